@@ -1,7 +1,8 @@
-//! Real servers for tests. Each has a free port and a directory of its own, and ends with the test that started it.
+//! Real servers for tests and for `leasehold lab`. Each has a free port and a directory of its own, and ends with the process
+//! that started it.
 //!
 //! A server that is not installed makes a test fail, with the name of the package: a test that is skipped in silence
-//! says nothing.
+//! says nothing. The lab uses the functions whose names begin with `try_`: these return errors and do not panic.
 //!
 //! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
 //! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
@@ -19,6 +20,7 @@ pub mod proxy;
 pub mod redis;
 pub mod redlock;
 
+use std::io;
 use std::net::TcpListener;
 
 pub use rustix::process::Signal;
@@ -31,7 +33,16 @@ use rustix::process::{Pid, kill_process};
 /// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    try_free_port().expect("a free port")
+}
+
+/// As [`free_port`].
+///
+/// # Errors
+///
+/// If there is none.
+pub fn try_free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Sends a signal to a process. A program for it is not everywhere: `kill` is a package of its own.
@@ -45,8 +56,8 @@ pub fn send_signal(pid: u32, signal: Signal) {
 }
 
 /// A number that no other test has.
-fn random_number() -> u64 {
+fn random_number() -> io::Result<u64> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random).expect("the operating system has random bytes");
-    u64::from_be_bytes(random)
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(u64::from_be_bytes(random))
 }

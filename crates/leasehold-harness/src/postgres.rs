@@ -3,8 +3,9 @@
 //! It stops with the process that started it, however that ends: a shell waits for the end of a pipe. Without PostgreSQL
 //! on the machine the test fails.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -35,21 +36,36 @@ impl Cluster {
     /// If there is no PostgreSQL, or it does not start.
     #[must_use]
     pub fn start(settings: &[&str]) -> Self {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).expect("the operating system has random bytes");
-        let dir = std::env::temp_dir().join(format!("leasehold-pg-{:016x}", u64::from_be_bytes(random)));
-        let made = as_postgres(&program("initdb"))
-            .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
-            .arg(&dir)
-            .current_dir("/")
-            .output()
-            .expect("initdb can be run");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        let port = crate::free_port();
+        Self::try_start(&std::env::temp_dir(), settings).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Makes a server with default settings, and these, in a new directory below this one.
+    ///
+    /// # Errors
+    ///
+    /// If there is no PostgreSQL, or it does not start.
+    pub fn try_start(root: &Path, settings: &[&str]) -> io::Result<Self> {
+        let dir = root.join(format!("leasehold-pg-{:016x}", crate::random_number()?));
         let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
+        let port = crate::try_free_port()?;
+        // Made first: what initdb leaves behind when it fails is removed with it.
         let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
-        cluster.start_server();
-        cluster
+        let made = as_postgres(&try_program("initdb")?)
+            .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
+            .arg(&cluster.dir)
+            .current_dir("/")
+            .output()?;
+        if !made.status.success() {
+            return Err(io::Error::other(format!("initdb: {}", String::from_utf8_lossy(&made.stderr))));
+        }
+        cluster.try_start_server()?;
+        Ok(cluster)
+    }
+
+    /// Whether there is a PostgreSQL on this machine.
+    #[must_use]
+    pub fn is_installed() -> bool {
+        try_program("postgres").is_ok() && try_program("initdb").is_ok()
     }
 
     /// Starts the server, after [`Cluster::crash`].
@@ -58,22 +74,27 @@ impl Cluster {
     ///
     /// If it does not start.
     pub fn start_server(&self) {
+        self.try_start_server().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn try_start_server(&self) -> io::Result<()> {
         let (dir, port, settings) = (self.dir.display(), self.port, &self.settings);
-        let server = program("postgres");
+        let server = try_program("postgres")?;
         // The pipe says "stop", or ends because we did: then nobody else tidies up.
         let script = format!(
             "{server} -D {dir} -p {port} -k {dir} -c listen_addresses=127.0.0.1{settings} > {dir}/log 2>&1 < /dev/null &
              pid=$!; read word; kill -QUIT $pid; wait $pid; test -n \"$word\" || rm -rf {dir}",
             server = server.display()
         );
-        let shell =
-            as_postgres(Path::new("/bin/sh")).args(["-c", &script]).current_dir("/").stdin(Stdio::piped()).spawn();
-        *self.shell.lock().expect("nobody panics with it") = Some(shell.expect("a shell can be run"));
+        let mut shell = as_postgres(Path::new("/bin/sh"));
+        // Ctrl-C is for whoever started us: this shell still has to tidy up.
+        shell.args(["-c", &script]).current_dir("/").stdin(Stdio::piped()).process_group(0);
+        *self.shell.lock().expect("nobody panics with it") = Some(shell.spawn()?);
         let ready = || {
             let status = std::fs::read_to_string(self.dir.join("postmaster.pid")).unwrap_or_default();
             status.lines().nth(7).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
         };
-        self.wait("start", ready);
+        self.try_wait("start", ready)
     }
 
     /// Ends the server at once, as `pg_ctl -m immediate` does: nothing is written any more, and it must recover.
@@ -84,15 +105,19 @@ impl Cluster {
     }
 
     fn wait(&self, what: &str, done: impl Fn() -> bool) {
+        self.try_wait(what, done).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn try_wait(&self, what: &str, done: impl Fn() -> bool) -> io::Result<()> {
         for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
             if done() {
-                return;
+                return Ok(());
             }
             #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
             std::thread::sleep(POLL_EVERY);
         }
         let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        panic!("PostgreSQL did not {what}: {log}");
+        Err(io::Error::other(format!("PostgreSQL did not {what}: {log}")))
     }
 
     /// Kills the postmaster, as a crash of the machine would: no process of the server cleans up. Those that are left end
@@ -264,11 +289,16 @@ impl Drop for Cluster {
 
 /// A program of the newest PostgreSQL there is.
 fn program(name: &str) -> PathBuf {
+    try_program(name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn try_program(name: &str) -> io::Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin").join(name)).collect();
     found.retain(|path| path.exists());
     found.sort();
-    found.pop().expect("PostgreSQL is not installed, and these tests need it: apt-get install postgresql-15")
+    let missing = "PostgreSQL is not installed, and this needs it: apt-get install postgresql-15";
+    found.pop().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, missing))
 }
 
 /// The server refuses to run as root, and so it is run by its own user.

@@ -2,7 +2,7 @@
 //!
 //! It has threads of its own, so that a test of any runtime can use it, and it ends with the test.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,12 +47,21 @@ impl Proxy {
     /// If there is no free port.
     #[must_use]
     pub fn start(target_port: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
+        Self::try_start(target_port).expect("a free port")
+    }
+
+    /// As [`Proxy::start`].
+    ///
+    /// # Errors
+    ///
+    /// If there is no free port.
+    pub fn try_start(target_port: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
         let shared = Arc::new(ProxyState::default());
         let state = shared.clone();
         thread::spawn(move || accept_connections(&listener, target_port, &state));
-        Self { port, shared }
+        Ok(Self { port, shared })
     }
 
     /// Where it listens.

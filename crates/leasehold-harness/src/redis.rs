@@ -1,9 +1,10 @@
 //! A Redis server for a test: in its own directory, on a free port, removed with the test.
 //!
 //! It ends with the process that started it, however that ends: a shell waits for the end of a pipe. Without Redis on
-//! the machine the test fails.
+//! the machine the test fails. The functions `try_…` return an error instead: `leasehold lab` uses these.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -45,7 +46,29 @@ impl RedisServer {
     /// If there is no Redis, or it does not start.
     #[must_use]
     pub fn start(settings: &[&str]) -> Self {
-        Self::start_with(settings, None)
+        or_fail(Self::try_start(&root_of_tests(), settings, None))
+    }
+
+    /// Starts a server with these settings in a new directory below this one, under this wall clock if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If there is no Redis, or it does not start.
+    pub fn try_start(root: &Path, settings: &[&str], clock: Option<FrozenClock>) -> io::Result<Self> {
+        let dir = root.join(format!("leasehold-redis-{:016x}", crate::random_number()?));
+        std::fs::create_dir(&dir)?;
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut server = Self { dir, port: crate::try_free_port()?, settings, clock, running: Mutex::default() };
+        // Another test may take the port between the look and the start.
+        for _ in 0..5 {
+            server.try_spawn()?;
+            if server.is_started() {
+                return Ok(server);
+            }
+            server.kill();
+            server.port = crate::try_free_port()?;
+        }
+        Err(server.failure("start (is redis-server installed? apt-get install redis-server)"))
     }
 
     /// Starts a server whose wall clock is the test's.
@@ -55,7 +78,7 @@ impl RedisServer {
     /// If there is no Redis or no C compiler, or it does not start.
     #[must_use]
     pub fn start_frozen(settings: &[&str], clock: FrozenClock) -> Self {
-        Self::start_with(settings, Some(clock))
+        or_fail(Self::try_start(&root_of_tests(), settings, Some(clock)))
     }
 
     /// Starts a server that copies from another one.
@@ -66,30 +89,21 @@ impl RedisServer {
     #[must_use]
     pub fn start_replica(master: &Self) -> Self {
         let replica = Self::start(&[&format!("--replicaof 127.0.0.1 {}", master.port)]);
-        replica
-            .wait("follow its master", || replica.command(&["INFO", "replication"]).contains("master_link_status:up"));
+        or_fail(replica.wait("follow its master", || replica.is_following()));
         replica
     }
 
-    fn start_with(settings: &[&str], clock: Option<FrozenClock>) -> Self {
-        // In memory where there is such a place: a process that is killed leaves its files there too.
-        let memory = Path::new("/dev/shm");
-        let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let dir = root.join(format!("leasehold-redis-{:016x}", crate::random_number()));
-        std::fs::create_dir_all(&dir).expect("a directory can be made");
-        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let mut server = Self { dir, port: crate::free_port(), settings, clock, running: Mutex::default() };
-        // Another test may take the port between the look and the start.
-        for _ in 0..5 {
-            server.spawn_server();
-            if server.is_started() {
-                return server;
-            }
-            server.kill();
-            server.port = crate::free_port();
-        }
-        let log = std::fs::read_to_string(server.dir.join("log")).unwrap_or_default();
-        panic!("Redis did not start (is redis-server installed? apt-get install redis-server): {log}");
+    /// Waits until the server has copied everything from its master.
+    ///
+    /// # Errors
+    ///
+    /// If it does not.
+    pub fn wait_until_following(&self) -> io::Result<()> {
+        self.wait("follow its master", || self.is_following())
+    }
+
+    fn is_following(&self) -> bool {
+        self.try_command(&["INFO", "replication"]).is_ok_and(|text| text.contains("master_link_status:up"))
     }
 
     /// Waits until the server answers; false if it ended instead.
@@ -111,7 +125,7 @@ impl RedisServer {
     fn answers(&self) -> bool {
         let pid = self.running.lock().expect("nobody panics with it").as_ref().map(|running| running.pid);
         let ours = pid.map(|pid| format!("process_id:{}\r", pid.as_raw_nonzero()));
-        ours.is_some_and(|ours| self.command(&["INFO", "server"]).contains(&ours))
+        ours.is_some_and(|ours| self.try_command(&["INFO", "server"]).is_ok_and(|text| text.contains(&ours)))
     }
 
     /// Starts the server on its port and directory, after [`RedisServer::kill`].
@@ -120,8 +134,17 @@ impl RedisServer {
     ///
     /// If it does not start.
     pub fn start_server(&self) {
-        self.spawn_server();
-        self.wait("start", || self.answers());
+        or_fail(self.try_start_server());
+    }
+
+    /// As [`RedisServer::start_server`].
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub fn try_start_server(&self) -> io::Result<()> {
+        self.try_spawn()?;
+        self.wait("start", || self.answers())
     }
 
     /// Starts the server without waiting until it answers.
@@ -130,6 +153,10 @@ impl RedisServer {
     ///
     /// If there is no Redis.
     pub fn spawn_server(&self) {
+        or_fail(self.try_spawn());
+    }
+
+    fn try_spawn(&self) -> io::Result<()> {
         let (dir, port) = (self.dir.display(), self.port);
         let settings = self.settings.join(" ");
         // The pipe says "stop", or ends because we did: then nobody else tidies up.
@@ -146,13 +173,17 @@ impl RedisServer {
             .args(["-c", &script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
-            .expect("a shell can be run");
+            // Ctrl-C is for whoever started us: this shell still has to tidy up.
+            .process_group(0)
+            .spawn()?;
         let mut line = String::new();
-        let stdout = shell.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the shell says the pid");
-        let pid = line.trim().parse().ok().and_then(Pid::from_raw).expect("a pid");
+        if let Some(stdout) = shell.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let pid = line.trim().parse().ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("the shell that starts Redis did not tell its process"))?;
         *self.running.lock().expect("nobody panics with it") = Some(RunningServer { shell, pid });
+        Ok(())
     }
 
     /// Ends the server as `kill -9` does.
@@ -195,14 +226,23 @@ impl RedisServer {
     ///
     /// If there is no redis-cli.
     pub fn command(&self, words: &[&str]) -> String {
+        self.try_command(words)
+            .expect("redis-cli is not installed, and these tests need it: apt-get install redis-server")
+    }
+
+    /// As [`RedisServer::command`].
+    ///
+    /// # Errors
+    ///
+    /// If there is no redis-cli.
+    pub fn try_command(&self, words: &[&str]) -> io::Result<String> {
         let port = self.port.to_string();
         let mut cli = Command::new("redis-cli");
         if let Some(password) = self.settings.iter().find_map(|setting| setting.strip_prefix("--requirepass ")) {
             cli.env("REDISCLI_AUTH", password);
         }
-        let ran = cli.args(["-p", &port]).args(words).output();
-        let ran = ran.expect("redis-cli is not installed, and these tests need it: apt-get install redis-server");
-        String::from_utf8_lossy(&ran.stdout).into_owned()
+        let ran = cli.args(["-p", &port]).args(words).output()?;
+        Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
     }
 
     /// Its port.
@@ -223,16 +263,31 @@ impl RedisServer {
         &self.dir
     }
 
-    fn wait(&self, what: &str, done: impl Fn() -> bool) {
+    fn wait(&self, what: &str, done: impl Fn() -> bool) -> io::Result<()> {
         for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
             if done() {
-                return;
+                return Ok(());
             }
             pause(POLL_EVERY);
         }
-        let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        panic!("Redis did not {what}: {log}");
+        Err(self.failure(what))
     }
+
+    fn failure(&self, what: &str) -> io::Error {
+        let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        io::Error::other(format!("Redis did not {what}: {log}"))
+    }
+}
+
+/// In memory where there is such a place: a process that is killed leaves its files there too.
+fn root_of_tests() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// A test cannot go on without its server.
+fn or_fail<T>(done: io::Result<T>) -> T {
+    done.unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn pause(span: Duration) {

@@ -13,21 +13,21 @@ const README: &str = include_str!("../../../README.md");
 
 fn help(command: &str) -> String {
     let mut asked = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    if !command.is_empty() {
-        asked.arg(command);
-    }
+    asked.args(command.split_whitespace());
     let answer = asked.arg("--help").output().expect("the binary runs");
     assert!(answer.status.success(), "{command}: {answer:?}");
     String::from_utf8(answer.stdout).expect("help is text")
 }
 
 /// The help texts in the reference: the command (none for the binary itself), and the text.
-fn shown() -> Vec<(&'static str, &'static str)> {
+fn shown() -> Vec<(String, &'static str)> {
     let blocks = REFERENCE.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("text\n"));
     let command = |block: &'static str| {
         let usage = block.lines().find_map(|line| line.strip_prefix("Usage: leasehold "))?;
-        let word = usage.split(' ').next()?;
-        Some((if word.starts_with('[') { "" } else { word }, block))
+        let words = usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+        // A block without options is about the command as a whole, even where it shows the usage of a part.
+        let depth = if block.contains("\nOptions:\n") { usize::MAX } else { 1 };
+        Some((words.take(depth).collect::<Vec<_>>().join(" "), block))
     };
     blocks.filter_map(command).collect()
 }

@@ -50,14 +50,16 @@ const SHORT: [&str; 4] = ["--ttl", "5s", "--grace", "500ms"];
 #[test]
 fn the_command_finds_its_lease_in_the_environment() {
     let site = Site::new();
-    let script = "echo $LEASEHOLD_RESOURCE; echo $LEASEHOLD_TOKEN; echo $LEASEHOLD_LEASE_ID; echo $LEASEHOLD_MARK";
+    let script = "echo $LEASEHOLD_RESOURCE; echo $LEASEHOLD_TOKEN; echo $LEASEHOLD_LEASE_ID; echo $LEASEHOLD_MARK; \
+                  echo \"$LEASEHOLD_FENCE\"";
     let answer = site.ask(&["run", "job", "--", "sh", "-c", script]).with_code(0);
     let lines: Vec<&str> = answer.out.lines().collect();
-    let [resource, token, lease_id, mark] = lines[..] else { panic!("{answer:?}") };
+    let [resource, token, lease_id, mark, fence] = lines[..] else { panic!("{answer:?}") };
     assert_eq!(resource, "job");
     assert!(token.parse::<u64>().is_ok_and(|token| token > 0), "{token}");
     assert!(lease_id.len() > 32, "{lease_id}");
     assert_eq!(mark, leasehold::LeaseId::new(lease_id).mark());
+    assert_eq!(fence, format!("{token}:{mark}\tjob"));
     assert_eq!(answer.err, "", "nothing to say when all is well");
     assert!(!site.is_held("job"), "it was released");
 }

@@ -205,6 +205,7 @@ impl Acquire {
         })?;
         let Self { engine, clock, claim, renewing } = self;
         let resources = claim.wants.iter().map(|want| want.name.clone()).collect();
+        let exclusive = claim.wants.iter().all(|want| want.mode == Mode::Exclusive);
         let (holder, ttl) = (claim.holder.clone(), claim.ttl);
 
         let sent = clock.now();
@@ -216,6 +217,7 @@ impl Acquire {
             clock,
             lease_id: grant.lease_id.clone(),
             resources,
+            exclusive,
             holder,
             ttl,
             terms: watch::Sender::new(terms),

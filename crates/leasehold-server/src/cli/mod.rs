@@ -10,6 +10,8 @@
 mod acquire;
 mod doctor;
 mod engines;
+mod fence;
+mod gate;
 mod inspect;
 mod key;
 mod ls;
@@ -76,11 +78,18 @@ enum CliCommand {
     Engines(engines::EnginesArgs),
     Doctor(doctor::DoctorArgs),
     Migrate(migrate::MigrateArgs),
+    Fence(fence::FenceArgs),
+    Gate(gate::GateArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
     Rehearse(leasehold_load::rehearse::Rehearse),
+    #[cfg(feature = "lab")]
+    Lab(leasehold_lab::command::LabArgs),
     Watch(watch::WatchArgs),
+    #[cfg(feature = "lab")]
+    #[command(name = leasehold_lab::command::ACTOR_COMMAND, hide = true)]
+    LabActor(leasehold_lab::command::ActorArgs),
     /// Not for people: the process that `run` leaves behind to outlive it.
     #[command(name = run::guard::GUARD_COMMAND, hide = true)]
     Guard,
@@ -111,6 +120,7 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
             Err(Failure::usage("this command works on databases: give --engine URL or --ledger URL, not --url"))
         }
         CliCommand::Migrate(command) => block_on_this_thread(command.execute()),
+        CliCommand::Fence(command) => block_on_this_thread(command.execute()),
         CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }
@@ -118,6 +128,18 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         CliCommand::Rehearse(_) if !cli.url.is_empty() => {
             Err(Failure::usage("a rehearsal speaks HTTP: give --http URL, not --url"))
         }
+        #[cfg(feature = "lab")]
+        CliCommand::Lab(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("a lab starts servers of its own: leave --url out"))
+        }
+        #[cfg(feature = "lab")]
+        CliCommand::Lab(command) => command.execute(),
+        #[cfg(feature = "lab")]
+        CliCommand::LabActor(command) => command.execute(),
+        CliCommand::Gate(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("a gate asks no engine: give --upstream URL, not --url"))
+        }
+        CliCommand::Gate(command) => command.execute(),
         CliCommand::Serve(command) => command.execute(),
         CliCommand::Key(command) => command.execute(),
         CliCommand::Acquire(command) => block_on_this_thread(command.execute(&target()?)),

@@ -20,10 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use super::guard::{self, Arrival};
-use super::io::{PhaseTracker, TimeoutStream, TrackedBody};
+use super::io::{CloseGuard, PhaseTracker, TimeoutStream, TrackedBody};
 use super::problem::Problem;
 use super::routes;
 use super::socket::{HangupProbe, ProbedSocket};
@@ -41,24 +42,50 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// second of the hang-up.
 const HANGUP_CHECK_EVERY: Duration = Duration::from_millis(400);
 
-/// Accepts until the server stops, then waits for open connections.
+/// What answers the requests of accepted connections.
+pub trait RequestHandler: Clone + Send + Sync + 'static {
+    /// Answers one request. The future is dropped when the client hangs up.
+    fn handle_request(
+        &self,
+        arrival: Arrival,
+        phases: &Arc<PhaseTracker>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Serves the routes of the server: see [`accept_connections`].
 ///
 /// # Errors
 ///
 /// The listener cannot be used.
-pub async fn accept_connections(listener: TcpListener, app: App) -> io::Result<()> {
+pub async fn accept_for_app(listener: TcpListener, app: App) -> io::Result<()> {
+    let router = routes::build_router(&app);
+    let (config, stop) = (app.config.clone(), app.stop.clone());
+    accept_connections(listener, config, stop, RoutedApp { app, router }).await
+}
+
+/// Accepts until `stop`, then waits for open connections.
+///
+/// # Errors
+///
+/// The listener cannot be used.
+pub async fn accept_connections<H: RequestHandler>(
+    listener: TcpListener,
+    config: Arc<HttpConfig>,
+    stop: CancellationToken,
+    handler: H,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let connection_limiter = app.config.connection_limiter.clone();
-    let tls = app.config.tls.as_deref().map(tls_acceptor);
-    let router = routes::build_router(&app);
+    let connection_limiter = config.connection_limiter.clone();
+    let tls = config.tls.as_deref().map(tls_acceptor);
     let mut open = JoinSet::new();
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS_UNDER_WAY));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = open.join_next() => continue,
-            () = app.stop.cancelled() => break,
+            () = stop.cancelled() => break,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -71,7 +98,8 @@ pub async fn accept_connections(listener: TcpListener, app: App) -> io::Result<(
         };
         match connection_limiter.try_acquire(Port::Http, peer.ip()) {
             Ok(permit) => {
-                let connection = HttpConnection { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
+                let (config, stop, handler) = (config.clone(), stop.clone(), handler.clone());
+                let connection = HttpConnection { config, stop, handler, tls: tls.clone(), peer };
                 open.spawn(connection.run(stream, permit));
             }
             Err(reached) if tls.is_none() => match refusals.clone().try_acquire_owned() {
@@ -82,7 +110,7 @@ pub async fn accept_connections(listener: TcpListener, app: App) -> io::Result<(
         }
     }
     drop(listener);
-    let drained = timeout(app.config.drain, async { while open.join_next().await.is_some() {} }).await;
+    let drained = timeout(config.drain, async { while open.join_next().await.is_some() {} }).await;
     if drained.is_err() {
         tracing::warn!(target: "leasehold::http", left = open.len(), "connections were cut off at the end");
         open.shutdown().await;
@@ -121,25 +149,26 @@ fn tls_acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {
 }
 
 /// One accepted connection.
-struct HttpConnection {
-    app: App,
-    router: Router,
+struct HttpConnection<H> {
+    config: Arc<HttpConfig>,
+    stop: CancellationToken,
+    handler: H,
     tls: Option<TlsAcceptor>,
     peer: SocketAddr,
 }
 
-impl HttpConnection {
+impl<H: RequestHandler> HttpConnection<H> {
     async fn run(self, stream: TcpStream, _permit: ConnectionPermit) {
         // A response is one small write: Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
         let arrival = Arrival { peer: PeerAddress(self.peer), local: local.ip() };
-        let stop = self.app.stop.clone();
-        let phases = PhaseTracker::new(&self.app.config);
+        let stop = self.stop.clone();
+        let phases = PhaseTracker::new(&self.config);
         match &self.tls {
             None => {
                 let first_bytes = tokio::select! {
-                    first_bytes = peek_protocol(&stream, &self.app.config) => first_bytes,
+                    first_bytes = peek_protocol(&stream, &self.config) => first_bytes,
                     () = stop.cancelled() => return,
                 };
                 match first_bytes {
@@ -155,7 +184,7 @@ impl HttpConnection {
             Some(tls) => {
                 let (socket, probe) = ProbedSocket::new(stream);
                 let handshake = tokio::select! {
-                    handshake = timeout(self.app.config.header, tls.accept(socket)) => handshake,
+                    handshake = timeout(self.config.header, tls.accept(socket)) => handshake,
                     () = stop.cancelled() => return,
                 };
                 if let Ok(Ok(stream)) = handshake {
@@ -172,24 +201,27 @@ impl HttpConnection {
         arrival: Arrival,
         phases: Arc<PhaseTracker>,
     ) {
-        let stream_with_timeouts = TimeoutStream::new(stream, phases.clone(), self.app.config.write_stall);
+        let stream_with_timeouts = TimeoutStream::new(stream, phases.clone(), self.config.write_stall);
         let service = service_fn(|request: Request<Incoming>| {
             phases.request_started();
-            let (router, app, phases) = (self.router.clone(), self.app.clone(), phases.clone());
+            let (handler, phases) = (self.handler.clone(), phases.clone());
             async move {
-                let response = handle_request(app, router, arrival, request).await;
+                let response = handler.handle_request(arrival, &phases, request).await;
                 Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, phases)))
             }
         });
         let connection = http1::Builder::new()
             .header_read_timeout(None) // ours is in `io`: hyper's would also end idle connections
-            .max_buf_size(self.app.config.header_bytes.max(8192))
-            .serve_connection(TokioIo::new(stream_with_timeouts), service);
+            .max_buf_size(self.config.header_bytes.max(8192))
+            .serve_connection(TokioIo::new(stream_with_timeouts), service)
+            .with_upgrades();
         let mut connection = std::pin::pin!(connection);
+        // Declared after the connection, so dropped before it, even by a panic.
+        let _closed_first = CloseGuard::new(phases.clone());
         let ended = tokio::select! {
             // `stop` first: a response sent after it says `Connection: close`.
             biased;
-            () = self.app.stop.cancelled() => {
+            () = self.stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -200,28 +232,43 @@ impl HttpConnection {
         if let Err(error) = ended {
             tracing::debug!(target: "leasehold::http", peer = %self.peer, %error, "a connection ended early");
         }
+        if let Some(mut tunnel) = phases.take_tunnel() {
+            tokio::select! {
+                _ = &mut tunnel => {}
+                () = self.stop.cancelled() => tunnel.abort(),
+            }
+        }
     }
 }
 
-async fn handle_request(
+/// The routes of the server.
+#[derive(Clone)]
+struct RoutedApp {
     app: App,
-    mut router: Router,
-    arrival: Arrival,
-    mut request: Request<Incoming>,
-) -> Response<Body> {
-    let method = request.method().clone();
-    let is_api = guard::is_api(request.uri().path());
-    let response = match guard::check_request(&app.config, arrival, &request) {
-        Err(problem) => problem.response(),
-        Ok(()) => {
-            request.extensions_mut().insert(arrival);
-            let Ok(response) = router.call(request.map(Body::new)).await;
-            response
-        }
-    };
-    // Neither path nor query is logged: names are private, and clients put secrets where they do not belong.
-    tracing::debug!(target: "leasehold::http", peer = %arrival.peer, %method, status = response.status().as_u16());
-    guard::set_security_headers(response, is_api)
+    router: Router,
+}
+
+impl RequestHandler for RoutedApp {
+    async fn handle_request(
+        &self,
+        arrival: Arrival,
+        _: &Arc<PhaseTracker>,
+        mut request: Request<Incoming>,
+    ) -> Response<Body> {
+        let method = request.method().clone();
+        let is_api = guard::is_api(request.uri().path());
+        let response = match guard::check_request(&self.app.config, arrival, &request) {
+            Err(problem) => problem.response(),
+            Ok(()) => {
+                request.extensions_mut().insert(arrival);
+                let Ok(response) = self.router.clone().call(request.map(Body::new)).await;
+                response
+            }
+        };
+        // Neither path nor query is logged: names are private, and clients put secrets where they do not belong.
+        tracing::debug!(target: "leasehold::http", peer = %arrival.peer, %method, status = response.status().as_u16());
+        guard::set_security_headers(response, is_api)
+    }
 }
 
 /// Resolves when a request is being handled and its client has hung up.

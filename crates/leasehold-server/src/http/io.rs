@@ -9,6 +9,7 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,10 +18,14 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::HttpConfig;
 use leasehold_support::sync::lock;
+
+/// Bytes of a head that are kept.
+const MAX_KEPT_HEAD_BYTES: usize = 128 * 1024;
 
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +36,8 @@ enum HttpPhase {
     Head(Instant),
     /// A request is being handled.
     Busy,
+    /// The connection was taken over by another protocol.
+    Upgraded,
 }
 
 /// The phase, shared by the stream, the body of the response and the connection task.
@@ -40,13 +47,82 @@ pub struct PhaseTracker {
     request_complete: Notify,
     header: Duration,
     idle: Duration,
+    /// The connection was dropped, perhaps in the middle of a request.
+    closed: AtomicBool,
+    /// The head of a request as it came, for what hyper does not tell.
+    head: Mutex<Vec<u8>>,
+    /// What uses the connection after an upgrade.
+    tunnel: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Marks a connection as closed when it is dropped. hyper ends the body of a request in the same way whether it was
+/// complete or its connection was dropped; who forwards a body must tell the two apart.
+pub struct CloseGuard(Arc<PhaseTracker>);
+
+impl CloseGuard {
+    /// For the connection of this tracker. It must be dropped before the connection.
+    pub const fn new(phases: Arc<PhaseTracker>) -> Self {
+        Self(phases)
+    }
+}
+
+impl Drop for CloseGuard {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::SeqCst);
+    }
 }
 
 impl PhaseTracker {
     /// The phase of a new connection.
     pub fn new(config: &HttpConfig) -> Arc<Self> {
         let phase = Mutex::new(HttpPhase::Awaiting(Instant::now() + config.first_byte));
-        Arc::new(Self { phase, request_complete: Notify::new(), header: config.header, idle: config.idle })
+        Arc::new(Self {
+            phase,
+            request_complete: Notify::new(),
+            header: config.header,
+            idle: config.idle,
+            closed: AtomicBool::new(false),
+            head: Mutex::default(),
+            tunnel: Mutex::default(),
+        })
+    }
+
+    /// The connection is taken over: no deadline of HTTP counts any more, and it is open as long as this task runs.
+    pub fn start_tunnel(&self, task: JoinHandle<()>) {
+        self.set_phase(HttpPhase::Upgraded);
+        *lock(&self.tunnel) = Some(task);
+    }
+
+    /// The task that took the connection over.
+    pub fn take_tunnel(&self) -> Option<JoinHandle<()>> {
+        lock(&self.tunnel).take()
+    }
+
+    /// Whether the connection was dropped.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether the head of the current request has a header of this name, even one that hyper took away. Only for a head
+    /// that did not come together with the request before it.
+    pub fn head_names(&self, name: &str) -> bool {
+        let head = lock(&self.head);
+        let end = head.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap_or(head.len());
+        head[..end].split(|byte| *byte == b'\n').skip(1).any(|line| {
+            line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()))
+                && line.get(name.len()) == Some(&b':')
+        })
+    }
+
+    fn keep_head(&self, bytes: &[u8], is_first: bool) {
+        let mut head = lock(&self.head);
+        if is_first {
+            head.clear();
+        }
+        // hyper refuses a longer head.
+        if head.len() + bytes.len() <= MAX_KEPT_HEAD_BYTES {
+            head.extend_from_slice(bytes);
+        }
     }
 
     /// The first byte of a request came.
@@ -71,11 +147,15 @@ impl PhaseTracker {
     }
 
     fn response_done(&self) {
+        lock(&self.head).clear();
         self.set_phase(HttpPhase::Awaiting(Instant::now() + self.idle));
     }
 
-    fn set_phase(&self, phase: HttpPhase) {
-        *lock(&self.phase) = phase;
+    fn set_phase(&self, next: HttpPhase) {
+        let mut phase = lock(&self.phase);
+        if !matches!(*phase, HttpPhase::Upgraded) {
+            *phase = next;
+        }
     }
 
     fn current_phase(&self) -> HttpPhase {
@@ -129,7 +209,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // Checked before reading: a client that sends one byte a second always has something to read.
         match self.phases.current_phase() {
-            HttpPhase::Busy => {}
+            HttpPhase::Busy | HttpPhase::Upgraded => {}
             HttpPhase::Head(deadline) | HttpPhase::Awaiting(deadline) => {
                 if self.deadline_passed(cx, deadline) {
                     return Poll::Ready(Err(timed_out("no whole request in time")));
@@ -138,8 +218,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if buf.filled().len() > before && matches!(self.phases.current_phase(), HttpPhase::Awaiting(_)) {
-            self.phases.head_started();
+        let bytes = &buf.filled()[before..];
+        if !bytes.is_empty() {
+            match self.phases.current_phase() {
+                HttpPhase::Awaiting(_) => {
+                    self.phases.keep_head(bytes, true);
+                    self.phases.head_started();
+                }
+                HttpPhase::Head(_) => self.phases.keep_head(bytes, false),
+                HttpPhase::Busy | HttpPhase::Upgraded => {}
+            }
         }
         read
     }

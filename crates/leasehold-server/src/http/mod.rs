@@ -48,6 +48,12 @@ mod tests;
 mod text;
 mod watch;
 
+pub use accept::{RequestHandler, accept_connections};
+pub use guard::Arrival;
+pub use io::PhaseTracker;
+pub use problem::Problem;
+pub use text::percent_decode;
+
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +124,7 @@ pub struct App {
 /// Serves until `stop`; then finishes open requests, answers waiting claims, and ends every stream.
 pub async fn serve(listener: TcpListener, service: Arc<Service>, config: HttpConfig, stop: CancellationToken) {
     let app = App { service, config: Arc::new(config), stop };
-    if let Err(error) = accept::accept_connections(listener, app).await {
+    if let Err(error) = accept::accept_for_app(listener, app).await {
         tracing::error!(target: "leasehold::http", %error, "cannot accept connections");
     }
 }

@@ -57,6 +57,13 @@ pub const PROBLEM_TITLES: [(&str, &str); 32] = [
     ("bad_signature", "The signature does not fit"),
 ];
 
+/// The titles of codes that only a gate says.
+const GATE_PROBLEM_TITLES: [(&str, &str); 3] = [
+    ("other_lease", "The token belongs to another lease"),
+    ("token_required", "A fencing token is needed"),
+    ("fence_busy", "Older requests are not answered yet"),
+];
+
 impl Problem {
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self { status, code, detail: detail.into(), more: Map::new(), headers: Vec::new() }
@@ -156,7 +163,8 @@ impl Problem {
 
     /// As JSON.
     pub fn body(&self) -> String {
-        let title = PROBLEM_TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
+        let mut titles = PROBLEM_TITLES.iter().chain(&GATE_PROBLEM_TITLES);
+        let title = titles.find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
         let mut body = Map::new();
         body.insert("type".into(), format!("/docs#code-{}", self.code).into());
         body.insert("title".into(), title.into());

@@ -86,7 +86,12 @@ pub fn bind_ports(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, 
     Ok((web, redis, ports))
 }
 
-fn listen_on(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+/// Listens on one address; `port` is the option that names it.
+///
+/// # Errors
+///
+/// As [`bind_ports`].
+pub fn listen_on(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| {
         let (code, hint) = match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -104,7 +109,7 @@ fn listen_on(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Raises the limit of open files as far as the system allows. Returns the limit if it is too low.
-fn raise_file_limit(connections: usize) -> Option<u64> {
+pub fn raise_file_limit(connections: usize) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = (connections as u64).saturating_add(FILES_KEPT_FOR_ENGINE);
     let limit = getrlimit(Resource::Nofile);

@@ -18,13 +18,13 @@
 
 mod banner;
 mod demo;
-mod keys;
-mod listen;
-mod log;
-mod notify;
+pub mod keys;
+pub mod listen;
+pub mod log;
+pub mod notify;
 #[cfg(feature = "otel")]
 mod otel;
-mod tls;
+pub mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;

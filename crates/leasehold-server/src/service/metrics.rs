@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use leasehold::engine::embedded::{Commits, Counters, Counts, Histogram};
 use leasehold::engine::{Grant, Renewal};
+use leasehold::fence::FenceKind;
+use leasehold::fence::counters::read_counts;
 use leasehold::{Error, Refusal};
 
 use leasehold_boxoffice::model::Reason;
@@ -212,8 +214,7 @@ impl ServiceMetrics {
             page.push_sample("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
         }
         page.push_counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
-        // Tokens are checked at the resource; this server has no fence.
-        page.push_counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
+        page.push_fence_metrics();
         let waits = *lock(&self.waits);
         page.push_seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
         if let Some((tally, commits, counts)) = engine {
@@ -248,31 +249,53 @@ impl ServiceMetrics {
     }
 }
 
+/// A page in the text format of Prometheus.
 #[derive(Default)]
-struct MetricsText {
-    text: String,
+pub struct MetricsText {
+    /// What was pushed so far.
+    pub text: String,
 }
 
 impl MetricsText {
-    fn push_family(&mut self, name: &str, kind: &str, help: &str) {
+    /// The head of a family.
+    pub fn push_family(&mut self, name: &str, kind: &str, help: &str) {
         self.text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    fn push_sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    /// One sample.
+    pub fn push_sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         self.text.push_str(&format!("{name}{labels} {value}\n"));
     }
 
-    fn push_counter(&mut self, name: &str, help: &str, value: u64) {
+    /// A counter without labels.
+    pub fn push_counter(&mut self, name: &str, help: &str, value: u64) {
         self.push_family(name, "counter", help);
         self.push_sample(name, "", value);
     }
 
-    fn push_gauge(&mut self, name: &str, help: &str, value: u64) {
+    /// A gauge without labels.
+    pub fn push_gauge(&mut self, name: &str, help: &str, value: u64) {
         self.push_family(name, "gauge", help);
         self.push_sample(name, "", value);
     }
 
     /// The metrics of the box office.
+    /// What the fences of this process decided. Tables that are fenced in their database count there.
+    fn push_fence_metrics(&mut self) {
+        let families = [
+            ("leasehold_fence_admitted_total", "Writes admitted by a fence of this process, by kind."),
+            ("leasehold_fence_rejected_total", "Writes refused by a fence of this process, by kind."),
+        ];
+        for (at, (name, help)) in families.into_iter().enumerate() {
+            self.push_family(name, "counter", help);
+            for kind in FenceKind::ALL {
+                let counts = read_counts(kind);
+                let label = format!("{{kind=\"{kind}\"}}");
+                self.push_sample(name, &label, if at == 0 { counts.admitted } else { counts.rejected });
+            }
+        }
+    }
+
     fn push_office_metrics(&mut self, office: &office::OfficeMetrics) {
         // Without an answer of the ledger there is no sample: none is better than an old one.
         if let Some(stands) = &office.stands {
@@ -354,7 +377,7 @@ impl MetricsText {
     }
 
     /// A histogram of durations, in seconds.
-    fn push_seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    pub fn push_seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.push_histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
     }
 

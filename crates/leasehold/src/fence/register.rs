@@ -4,15 +4,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::Token;
 
+use super::refusal::{FenceError, FenceRefusal};
+use super::rule::decide;
+use super::token_text::FenceToken;
 use crate::lease::FencedLease;
+
+/// How a register is called in a refusal: it has no name of its own.
+const RESOURCE_NAME: &str = "the resource";
 
 /// A value that refuses writes of stale holders.
 ///
 /// # Laws
 ///
-/// 1. The tokens of accepted writes never fall.
-/// 2. A token below the newest seen is refused, and leaves no trace.
-/// 3. The newest holder is never refused, however often it writes.
+/// Those of [`super::rule`], with the write and the check under one lock.
 ///
 /// # Examples
 ///
@@ -20,7 +24,7 @@ use crate::lease::FencedLease;
 ///
 /// ```
 /// use leasehold::Token;
-/// use leasehold::fence::{Register, Stale};
+/// use leasehold::fence::{FenceRefusal, Register};
 ///
 /// let seat = Register::new("free");
 /// let (ada, bob) = (Token::new(1).unwrap(), Token::new(2).unwrap());
@@ -29,13 +33,14 @@ use crate::lease::FencedLease;
 /// // ada pauses, her lease lapses, bob is granted the seat
 /// seat.write_at(bob, "sold to bob").unwrap();
 ///
-/// assert_eq!(seat.write_at(ada, "sold to ada"), Err(Stale { shown: ada, newest: bob }));
+/// let refused = seat.write_at(ada, "sold to ada").unwrap_err();
+/// assert!(matches!(refused, FenceRefusal::Stale { presented, highest, .. } if (presented, highest) == (ada, bob)));
 /// assert_eq!(seat.read(), (Some(bob), "sold to bob"));
 /// ```
 #[derive(Debug)]
 pub struct Register<T> {
-    /// The newest token and the value, under one lock: the check is atomic with the write.
-    fenced: Mutex<(Option<Token>, T)>,
+    /// What the fence remembers and the value, under one lock: the check is atomic with the write.
+    fenced: Mutex<(Option<FenceToken>, T)>,
 }
 
 impl<T> Register<T> {
@@ -48,7 +53,8 @@ impl<T> Register<T> {
     ///
     /// # Errors
     ///
-    /// [`Stale`] when a later holder has written: stop, the lease is gone.
+    /// [`FenceError::Refused`] when a later holder has written: stop, the lease is gone. [`FenceError::Invalid`] for a lease
+    /// that shares a resource with others.
     ///
     /// # Examples
     ///
@@ -78,22 +84,31 @@ impl<T> Register<T> {
     ///     let _ = seat.write(lease, "sold"); // expected `&FencedLease`, found `&Lease`
     /// }
     /// ```
-    pub fn write(&self, lease: &FencedLease, value: T) -> Result<(), Stale> {
-        self.write_at(lease.token(), value)
+    pub fn write(&self, lease: &FencedLease, value: T) -> Result<(), FenceError> {
+        Ok(self.write_shown(FenceToken::from_lease(lease)?, value)?)
     }
 
-    /// Writes under a token that came from elsewhere, for example with a request.
+    /// Writes under a bare token that came from elsewhere, for example with a request. Better is
+    /// [`write_shown`](Register::write_shown), which knows the mark of the lease too.
     ///
     /// # Errors
     ///
-    /// [`Stale`] when a higher token has been seen.
-    pub fn write_at(&self, token: Token, value: T) -> Result<(), Stale> {
+    /// As [`write_shown`](Register::write_shown).
+    pub fn write_at(&self, token: Token, value: T) -> Result<(), FenceRefusal> {
+        self.write_shown(FenceToken::from(token), value)
+    }
+
+    /// Writes under a token and a mark that came from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceRefusal::Stale`] when a higher token has been seen, [`FenceRefusal::OtherLease`] when this one belongs to
+    /// another lease.
+    pub fn write_shown(&self, shown: FenceToken, value: T) -> Result<(), FenceRefusal> {
         let mut fenced = self.lock();
-        // An equal token passes: tokens never come twice, so it is the same lease writing again.
-        if let Some(newest) = fenced.0.filter(|newest| token < *newest) {
-            return Err(Stale { shown: token, newest });
-        }
-        let old = std::mem::replace(&mut *fenced, (Some(token), value));
+        let remember = decide(fenced.0, shown).into_result(RESOURCE_NAME)?;
+        let kept = if remember { Some(shown) } else { fenced.0 };
+        let old = std::mem::replace(&mut *fenced, (kept, value));
         // Foreign code (the old value's drop) runs outside the lock.
         drop(fenced);
         drop(old);
@@ -105,23 +120,14 @@ impl<T> Register<T> {
     where
         T: Clone,
     {
-        self.lock().clone()
+        let fenced = self.lock();
+        (fenced.0.map(|kept| kept.token), fenced.1.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Option<Token>, T)> {
+    fn lock(&self) -> MutexGuard<'_, (Option<FenceToken>, T)> {
         // The pair is replaced in one move, so a panic elsewhere cannot leave it half written.
         self.fenced.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The write was refused: a later holder has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("token {shown} is stale: the resource has seen token {newest}")]
-pub struct Stale {
-    /// The token that was shown.
-    pub shown: Token,
-    /// The newest one the resource has seen.
-    pub newest: Token,
 }
 
 #[cfg(test)]
@@ -138,7 +144,8 @@ mod tests {
     fn a_stale_token_is_refused_and_leaves_no_trace() {
         let register = Register::new(0);
         register.write_at(token(7), 70).unwrap();
-        assert_eq!(register.write_at(token(6), 60), Err(Stale { shown: token(6), newest: token(7) }));
+        let stale = FenceRefusal::Stale { resource: RESOURCE_NAME.into(), presented: token(6), highest: token(7) };
+        assert_eq!(register.write_at(token(6), 60), Err(stale));
         assert_eq!(register.read(), (Some(token(7)), 70));
     }
 
@@ -171,7 +178,27 @@ mod tests {
 
     #[test]
     fn a_refusal_names_both_tokens() {
-        let stale = Stale { shown: token(3), newest: token(4) };
-        assert_eq!(stale.to_string(), "token 3 is stale: the resource has seen token 4");
+        let register = Register::new(0);
+        register.write_at(token(4), 0).unwrap();
+        let refused = register.write_at(token(3), 0).unwrap_err();
+        assert_eq!(refused.to_string(), "token 3 is stale: the resource has seen token 4");
+    }
+
+    /// Goal: the register obeys the table of cases that every adapter runs.
+    #[tokio::test]
+    async fn the_register_passes_the_table_of_cases() {
+        struct Subject(Register<u32>);
+        impl crate::testkit::fence_cases::FenceSubject for Subject {
+            async fn write(&mut self, resource: &str, shown: Option<&str>) -> Result<(), FenceRefusal> {
+                let Some(text) = shown.filter(|text| !text.is_empty()) else {
+                    return Err(FenceRefusal::NoToken { resource: resource.into() });
+                };
+                let setting: crate::fence::FenceSetting = text.parse()?;
+                self.0.write_shown(setting.pick_for(resource)?, 1)
+            }
+        }
+        for case in crate::testkit::fence_cases::all_cases() {
+            case.run("seat/14", &mut Subject(Register::new(0))).await;
+        }
     }
 }

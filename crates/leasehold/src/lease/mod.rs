@@ -80,6 +80,13 @@ impl Lease {
         &self.held.resources
     }
 
+    /// Whether every resource is held exclusively: neither shared, nor by permits. Only such a lease may write through a
+    /// [`fence`](crate::fence).
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        self.held.exclusive
+    }
+
     /// The public label of who holds it.
     #[must_use]
     pub fn holder(&self) -> &str {

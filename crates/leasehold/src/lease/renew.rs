@@ -75,6 +75,8 @@ pub(crate) struct SharedLease {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lease_id: LeaseId,
     pub(crate) resources: Vec<String>,
+    /// Every resource was asked for exclusively: only such a lease may write through a fence.
+    pub(crate) exclusive: bool,
     pub(crate) holder: String,
     /// Sent with every renewal, so that a renewal by the bare id with another ttl does not become the rule.
     pub(crate) ttl: Duration,

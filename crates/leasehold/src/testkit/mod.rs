@@ -3,9 +3,11 @@
 //! - [`ManualClock`]: time that moves when you say so.
 //! - [`FlakyEngine`]: an engine around an engine, that fails or hangs on order.
 //! - [`CoreEngine`]: the book alone as an engine, for what does not need a disk.
+//! - [`fence_cases`]: the table of cases that every adapter of a fence passes.
 //! - [`scenario`]: text scripts that a non-Rust reader can review, run against any engine.
 
 mod core_engine;
+pub mod fence_cases;
 mod flaky;
 mod manual_clock;
 pub mod scenario;

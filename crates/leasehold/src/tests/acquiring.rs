@@ -1,7 +1,7 @@
 //! From the claim to the guard: validity, tightening after a wait, fencing, dropping half way.
 
 use super::*;
-use crate::fence::{Register, Stale};
+use crate::fence::{FenceError, FenceRefusal, Register};
 use crate::{Error, Lost, Refusal};
 
 /// Goal: validity is counted from before the request was sent.
@@ -207,10 +207,32 @@ async fn a_paused_holder_is_stopped_at_the_fence() {
     let bob = world.seat().holder("bob").fenced().await.unwrap();
     seat.write(&ada, "bob has not written yet: harmless").unwrap();
     seat.write(&bob, "sold to bob").unwrap();
-    let stale = Stale { shown: ada.token(), newest: bob.token() };
-    assert_eq!(seat.write(&ada, "sold to ada"), Err(stale));
+    let Err(FenceError::Refused(FenceRefusal::Stale { presented, highest, .. })) = seat.write(&ada, "sold to ada")
+    else {
+        panic!("a stale holder is refused");
+    };
+    assert_eq!((presented, highest), (ada.token(), bob.token()));
     seat.write(&bob, "paid").unwrap();
     assert_eq!(seat.read(), (Some(bob.token()), "paid"));
+}
+
+/// Goal: a lease that shares its resource opens no fenced write: its sharer with the lower token would be refused.
+/// Method: a shared lease, a lease by permits, and one that shares only its second resource.
+#[tokio::test]
+async fn only_an_exclusive_lease_opens_a_fenced_write() {
+    let world = World::new();
+    let seat = Register::new("free");
+    let claims = [
+        world.leasehold.acquire("a").shared(),
+        world.leasehold.acquire("b").permits(1, 3),
+        world.leasehold.acquire("c").and("d", crate::Mode::Shared),
+    ];
+    for claim in claims {
+        let lease = claim.fenced().await.unwrap();
+        assert!(!lease.is_exclusive());
+        assert!(matches!(seat.write(&lease, "sold"), Err(FenceError::Invalid(_))));
+    }
+    assert_eq!(seat.read(), (None, "free"));
 }
 
 /// Goal: the holder, if none is given, says host and process.

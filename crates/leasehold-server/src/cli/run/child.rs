@@ -20,7 +20,7 @@ use super::guard::GuardMessage;
 use super::terminal::Terminal;
 
 /// The environment of the command; `None` removes a variable that may come from an outer `run`.
-pub type Environment = [(&'static str, Option<String>); 4];
+pub type Environment = [(&'static str, Option<String>); 5];
 
 /// Starts the command in its own process group.
 ///

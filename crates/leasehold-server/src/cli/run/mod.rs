@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use leasehold::fence::FenceSetting;
 use leasehold::{Error, FencedLease, Lease, Leasehold, Refusal};
 
 use self::group::Group;
@@ -45,9 +46,10 @@ Example:
   leasehold run nightly-report -- ./report.sh
   leasehold run db-migration --ttl 1m --wait 10m -- sh -c 'migrate --token \"$LEASEHOLD_TOKEN\"'
 
-The command finds LEASEHOLD_TOKEN, LEASEHOLD_RESOURCE, LEASEHOLD_LEASE_ID and LEASEHOLD_MARK in its environment. The
-lease is renewed every third of the ttl. When it can no longer be proven, the command's whole process
-group gets TERM, then KILL before the lease could be granted again, and the exit code is 6.
+The command finds LEASEHOLD_TOKEN, LEASEHOLD_RESOURCE, LEASEHOLD_LEASE_ID, LEASEHOLD_MARK and LEASEHOLD_FENCE (what
+a fenced table wants to see) in its environment. The lease is renewed every third of the ttl. When it can no
+longer be proven, the command's whole process group gets TERM, then KILL before the lease could be granted
+again, and the exit code is 6.
 
 When the command ends, what it left behind in its process group is ended too (TERM, then KILL after
 the grace) before the lease is released: the lease is not free while part of the work runs. A process
@@ -95,6 +97,14 @@ impl Deref for RunLease {
 }
 
 impl RunLease {
+    /// What fences are shown: the token, for the resource of this lease only.
+    fn fence_setting(&self) -> Option<String> {
+        match self {
+            Self::Fenced(lease) => FenceSetting::for_lease(lease).ok().map(|setting| setting.to_string()),
+            Self::Plain(_) => None,
+        }
+    }
+
     fn token(&self) -> Option<String> {
         match self {
             Self::Fenced(lease) => Some(lease.token().to_string()),
@@ -194,6 +204,7 @@ impl RunArgs {
             ("LEASEHOLD_RESOURCE", Some(self.name.clone())),
             ("LEASEHOLD_LEASE_ID", Some(lease.lease_id().expose().to_owned())),
             ("LEASEHOLD_MARK", Some(lease.lease_id().mark())),
+            ("LEASEHOLD_FENCE", lease.fence_setting()),
         ];
         let child = match child::start_command(&self.command, environment, terminal.as_ref(), to_guard) {
             Ok(child) => child,

@@ -36,7 +36,8 @@
 mod book_clock;
 #[doc(hidden)]
 pub mod commit;
-mod dir_lock;
+#[doc(hidden)]
+pub mod dir_lock;
 mod engine;
 mod errors;
 mod events;

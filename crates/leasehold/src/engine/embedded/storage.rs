@@ -34,14 +34,19 @@ pub trait File: Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A directory of the file system. Only its owner may read it: it holds lease secrets.
+/// What the files of the engine may be used for. Only their owner may read them: they hold lease secrets.
+const PRIVATE_FILE_MODE: u32 = 0o600;
+
+/// A directory of the file system.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// The permissions of new files, before the process's umask.
+    file_mode: u32,
 }
 
 impl Directory {
-    /// Opens the directory; makes it if it is not there.
+    /// Opens a directory of the engine; makes it, for its owner alone, if it is not there.
     ///
     /// An empty directory is made durable with all its parents, even if it existed: the process that made it may have
     /// died before it did so.
@@ -64,7 +69,17 @@ impl Directory {
                 }
             }
         }
-        Ok(Self { path })
+        Ok(Self { path, file_mode: PRIVATE_FILE_MODE })
+    }
+
+    /// A directory that is there, of somebody else.
+    pub fn existing(path: &Path, file_mode: u32) -> io::Result<Self> {
+        Ok(Self { path: std::path::absolute(path)?, file_mode })
+    }
+
+    /// Opens a file that exists, without the permission to write to it.
+    pub fn open_to_read(&self, name: &str) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(RealFile(fs::File::open(self.path.join(name))?)))
     }
 }
 
@@ -85,8 +100,9 @@ impl Storage for Directory {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let file =
-            fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(self.path.join(name))?;
+        let mut options = fs::OpenOptions::new();
+        let options = options.read(true).write(true).create_new(true).mode(self.file_mode);
+        let file = options.open(self.path.join(name))?;
         Ok(Box::new(RealFile(file)))
     }
 

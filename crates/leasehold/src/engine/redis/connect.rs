@@ -115,14 +115,14 @@ pub(super) async fn open_blocking_connection(node: &Arc<RedisNode>) -> Result<Mu
     opened.map_err(|error| read_handshake_error(&error, &at, node.options.tls))
 }
 
-fn config() -> AsyncConnectionConfig {
+pub(super) fn config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE_REQUESTS)
 }
 
-fn make_client(
+pub(super) fn make_client(
     options: &RedisOptions,
     host: String,
     port: u16,
@@ -173,7 +173,7 @@ fn trusting_client(_: ConnectionInfo, _: &Path) -> Result<Client, Error> {
 }
 
 /// The address of the server that decides: as configured, or as the first sentinel that answers says.
-async fn find_server(options: &RedisOptions) -> Result<(String, u16), CallError> {
+pub(super) async fn find_server(options: &RedisOptions) -> Result<(String, u16), CallError> {
     let Some(master) = &options.sentinel_master else {
         return Ok(options.hosts[0].clone());
     };
@@ -257,7 +257,7 @@ async fn ask_if_allowed(
     }
 }
 
-fn is_unknown_command(error: &redis::RedisError) -> bool {
+pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 

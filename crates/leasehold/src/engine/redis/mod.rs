@@ -42,9 +42,10 @@
 //!
 //! `options` (the URL), `scripts` and `lua/` (what the server runs), `claim_text` (what a script gets), `decode` (what it
 //! answers), `verify` (settings and promises), `connect` and `node` (one server), `errors`, `gather` (several callers in one
-//! call), `waiting` (who waits), `acquire_task` (one acquire), `watch`, `shared`, `engine`.
+//! call), `waiting` (who waits), `acquire_task` (one acquire), `watch`, `shared`, `engine`; and `bare_connection`, for the fence.
 
 mod acquire_task;
+pub(crate) mod bare_connection;
 pub(in crate::engine) mod claim_text;
 pub(in crate::engine) mod connect;
 pub(in crate::engine) mod decode;

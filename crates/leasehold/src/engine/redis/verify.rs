@@ -163,6 +163,11 @@ impl ServerReport {
         SETTINGS.iter().map(|(name, ..)| *name)
     }
 
+    /// The value of a setting; none where it cannot be read.
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.settings.as_ref()?.get(name).cloned()
+    }
+
     /// Why this server can never be used; none if it can.
     pub fn refusal(&self) -> Option<String> {
         let major = self.version.split('.').next().and_then(|major| major.parse().ok());

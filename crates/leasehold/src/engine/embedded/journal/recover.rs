@@ -13,6 +13,7 @@
 
 use std::io;
 
+use leasehold_core::book::InvariantViolation;
 use leasehold_core::{Book, Fact, Time};
 
 use super::ceiling::{CeilingFile, Peek};
@@ -61,18 +62,59 @@ pub struct Recovered {
     pub identity: Option<String>,
 }
 
-/// Reads everything. `seen` is called with each fact, and the sequence of its frame.
-pub fn recover(
-    storage: &dyn Storage,
-    book: &mut Book,
-    mut seen: impl FnMut(u64, &Fact<'_>),
-) -> Result<Recovered, Damage> {
+/// What the record is read into. The journal knows frames and blocks; this knows what is in them.
+pub trait ReplayTarget {
+    /// Takes one block of whole records of the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// The law that they break.
+    fn restore_block(&mut self, records: &[u8]) -> Result<(), InvariantViolation>;
+
+    /// Takes the payload of one frame.
+    ///
+    /// # Errors
+    ///
+    /// The law that it breaks.
+    fn replay_payload(&mut self, sequence: u64, payload: &[u8]) -> Result<(), InvariantViolation>;
+
+    /// The record says that it was this late.
+    fn advance_to(&mut self, time: Time);
+}
+
+/// A book, and who wants to see each fact.
+struct BookReplay<'a, S> {
+    book: &'a mut Book,
+    seen: S,
+}
+
+impl<S: FnMut(u64, &Fact<'_>)> ReplayTarget for BookReplay<'_, S> {
+    fn restore_block(&mut self, records: &[u8]) -> Result<(), InvariantViolation> {
+        self.book.restore(records)
+    }
+
+    fn replay_payload(&mut self, sequence: u64, payload: &[u8]) -> Result<(), InvariantViolation> {
+        self.book.replay(payload, |fact| (self.seen)(sequence, fact))
+    }
+
+    fn advance_to(&mut self, time: Time) {
+        self.book.advance_to(time);
+    }
+}
+
+/// Reads everything into a book. `seen` is called with each fact, and the sequence of its frame.
+pub fn recover(storage: &dyn Storage, book: &mut Book, seen: impl FnMut(u64, &Fact<'_>)) -> Result<Recovered, Damage> {
+    recover_into(storage, &mut BookReplay { book, seen })
+}
+
+/// Reads everything.
+pub fn recover_into(storage: &dyn Storage, target: &mut dyn ReplayTarget) -> Result<Recovered, Damage> {
     let mut names = storage.list().map_err(|error| io_damage("list the directory", error))?;
     names.sort();
-    let mut recovery = RecoveryScan::new(storage, book)?;
+    let mut recovery = RecoveryScan::new(storage, target)?;
     recovery.read_snapshot(&names)?;
     for id in names.iter().filter_map(|name| segment::id_of(name)) {
-        recovery.read_segment(id, &mut seen)?;
+        recovery.read_segment(id)?;
     }
     recovery.finish()
 }
@@ -80,7 +122,7 @@ pub fn recover(
 /// A recovery under way.
 struct RecoveryScan<'a> {
     storage: &'a dyn Storage,
-    book: &'a mut Book,
+    target: &'a mut dyn ReplayTarget,
     found: Recovered,
     ceiling_file: Peek,
     /// The ceiling of the last frame, or of the snapshot before the first.
@@ -94,7 +136,7 @@ struct RecoveryScan<'a> {
 }
 
 impl<'a> RecoveryScan<'a> {
-    fn new(storage: &'a dyn Storage, book: &'a mut Book) -> Result<Self, Damage> {
+    fn new(storage: &'a dyn Storage, target: &'a mut dyn ReplayTarget) -> Result<Self, Damage> {
         let ceiling_file = CeilingFile::peek(storage).map_err(|error| io_damage("read ceiling", error))?;
         let known = ceiling_file.known();
         let found = Recovered {
@@ -112,7 +154,7 @@ impl<'a> RecoveryScan<'a> {
         };
         let ceiling_known = known.is_some();
         let (stopped, stopped_in) = (None, Vec::new());
-        Ok(Self { storage, book, found, ceiling_file, journal_ceiling: 0, ceiling_known, stopped, stopped_in })
+        Ok(Self { storage, target, found, ceiling_file, journal_ceiling: 0, ceiling_known, stopped, stopped_in })
     }
 
     /// The newest snapshot, if there is one.
@@ -120,23 +162,23 @@ impl<'a> RecoveryScan<'a> {
         let Some(sequence) = names.iter().filter_map(|name| snapshot::sequence_of(name)).max() else {
             return Ok(());
         };
-        let (position, size) = snapshot::read(self.storage, sequence, |records| self.book.restore(records))?;
+        let (position, size) = snapshot::read(self.storage, sequence, |records| self.target.restore_block(records))?;
         self.found.position = position;
         self.found.snapshot = Some((sequence, size));
         self.found.proven = self.found.proven.max(position.sequence);
-        self.book.advance_to(Time::from_nanos(position.time));
+        self.target.advance_to(Time::from_nanos(position.time));
         self.journal_ceiling = position.ceiling;
         self.ceiling_known = true;
         Ok(())
     }
 
-    fn read_segment(&mut self, id: u64, seen: &mut dyn FnMut(u64, &Fact<'_>)) -> Result<(), Damage> {
+    fn read_segment(&mut self, id: u64) -> Result<(), Damage> {
         let name = segment::name(id);
         let file = self.storage.open(&name).map_err(|error| io_damage(&format!("open {name}"), error))?;
         let bytes = read_all(file.as_ref()).map_err(|error| io_damage(&format!("read {name}"), error))?;
         self.found.last_id = id;
         let epoch = check_header(&name, id, &bytes)?;
-        let (end, last) = self.read_frames(&name, (id, epoch), &bytes, seen)?;
+        let (end, last) = self.read_frames(&name, (id, epoch), &bytes)?;
         if let Some(last) = last {
             self.found.segments.push(SealedSegment { id, last, used: end as u64 });
             // An earlier start cut it already: the record continues after it.
@@ -164,7 +206,6 @@ impl<'a> RecoveryScan<'a> {
         name: &str,
         (id, epoch): (u64, u64),
         bytes: &[u8],
-        seen: &mut dyn FnMut(u64, &Fact<'_>),
     ) -> Result<(usize, Option<u64>), Damage> {
         let mut at = FRAME_ALIGN_BYTES;
         let mut last = None;
@@ -177,7 +218,7 @@ impl<'a> RecoveryScan<'a> {
             }
             if frame.head.sequence == next {
                 let broken = |law| Damage::Broken { file: name.into(), offset: at as u64, law };
-                self.replay_frame(&frame, seen).map_err(broken)?;
+                self.replay_frame(&frame).map_err(broken)?;
                 last_frame = Some(at..at + frame.size);
             }
             last = Some(frame.head.sequence);
@@ -190,13 +231,13 @@ impl<'a> RecoveryScan<'a> {
     }
 
     /// The error is the law that the frame breaks.
-    fn replay_frame(&mut self, frame: &Frame<'_>, seen: &mut dyn FnMut(u64, &Fact<'_>)) -> Result<(), &'static str> {
+    fn replay_frame(&mut self, frame: &Frame<'_>) -> Result<(), &'static str> {
         let head = frame.head;
         if head.previous != self.found.position.crc {
             return Err("each frame names the one before");
         }
-        self.book.replay(frame.payload, |fact| seen(head.sequence, fact)).map_err(|law| law.0)?;
-        self.book.advance_to(Time::from_nanos(head.time));
+        self.target.replay_payload(head.sequence, frame.payload).map_err(|law| law.0)?;
+        self.target.advance_to(Time::from_nanos(head.time));
         self.journal_ceiling = head.ceiling;
         self.ceiling_known = true;
         self.found.proven = self.found.proven.max(head.proven);

@@ -1,0 +1,223 @@
+//! Examines the fences of a database: tables, highest tokens, counters, and every hole there is. Reads only.
+
+use leasehold_postgres::tokio_postgres::{Client, Error as SqlError};
+
+use super::fenced_row::{FencedRow, REMOVED_COMMENT, changed_functions, read_fenced};
+use super::highest::highest_in_rows;
+use super::holes::table_holes;
+use super::install::FenceMode;
+use super::sql_refusal::failure_before_commit;
+use super::sql_text::{DATABASE_SQL, Remember, function_bodies};
+use super::table::{TableShape, read_shape};
+use crate::Token;
+use crate::fence::hole::{FenceHole, HoleKind};
+use crate::fence::refusal::FenceError;
+
+/// One fenced table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedTable {
+    /// The table with its schema.
+    pub table: String,
+    /// The resource of a row.
+    pub resource: String,
+    /// Where fences are remembered.
+    pub store: Remember,
+    /// What happens to a write that must not be admitted.
+    pub mode: FenceMode,
+    /// The highest token that it remembers, as far as was read.
+    pub highest: Option<Token>,
+    /// Whether everything was read. A large table is sampled.
+    pub is_highest_exact: bool,
+    /// Rows written since the fence came, those included that were rolled back.
+    pub admitted: u64,
+    /// Writes that were refused, or would have been. A crash of the server may add up to 32.
+    pub rejected: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FenceExamination {
+    /// The fenced tables, in order of name.
+    pub tables: Vec<FencedTable>,
+    /// Ways by which a stale write could get past a fence.
+    pub holes: Vec<FenceHole>,
+    /// What somebody should know, and what cannot be stopped.
+    pub notes: Vec<String>,
+}
+
+impl FenceExamination {
+    /// The highest token of all fences, as far as was read.
+    #[must_use]
+    pub fn highest(&self) -> Option<Token> {
+        self.tables.iter().filter_map(|table| table.highest).max()
+    }
+
+    /// Compares with an engine: its `floor` is the token below which none will come any more.
+    pub fn compare_with_floor(&mut self, floor: Token) {
+        if let Some(highest) = self.highest().filter(|highest| floor < *highest) {
+            self.holes.push(FenceHole::new(
+                HoleKind::EngineBelow,
+                "",
+                format!(
+                    "the engine may give out tokens from {floor} on and the fence has seen {highest}: every new holder \
+                     would be refused; run leasehold fence floor"
+                ),
+            ));
+        }
+    }
+}
+
+/// Examines all fences of a database. `exact`: large tables are read whole, else they are sampled.
+///
+/// # Errors
+///
+/// [`FenceError::Unavailable`] when the database cannot be asked.
+pub async fn examine(client: &Client, exact: bool) -> Result<FenceExamination, FenceError> {
+    examine_all(client, exact).await.map_err(|error| failure_before_commit(error, "examine the fences"))
+}
+
+async fn examine_all(client: &Client, exact: bool) -> Result<FenceExamination, SqlError> {
+    let mut found = FenceExamination::default();
+    let rows = read_fenced(client).await?;
+    for row in &rows {
+        let Some(shape) = read_shape(client, row.rel).await? else {
+            found.holes.push(table_gone(row));
+            continue;
+        };
+        found.holes.extend(table_holes(client, &shape, row).await?);
+        found.tables.push(read_table(client, row, &shape, exact).await?);
+        found.notes.extend(table_notes(client, &shape).await?);
+    }
+    if !rows.is_empty() {
+        for name in changed_functions(client, &function_bodies(DATABASE_SQL)).await? {
+            let sentence = format!("leasehold_fence.{name} is missing or changed: install any table again");
+            found.holes.push(FenceHole::new(HoleKind::FunctionChanged, "", sentence));
+        }
+    }
+    found.holes.extend(unfenced_tables(client, &rows).await?);
+    found.holes.extend(fixed_settings(client).await?);
+    Ok(found)
+}
+
+fn table_gone(row: &FencedRow) -> FenceHole {
+    let sentence = format!(
+        "the fenced table of {} was dropped: if it was made anew it has no fence, install one; then leasehold fence \
+         remove --table {}",
+        row.template, row.guard
+    );
+    FenceHole::new(HoleKind::TableGone, row.guard.clone(), sentence)
+}
+
+async fn read_table(
+    client: &Client,
+    row: &FencedRow,
+    shape: &TableShape,
+    exact: bool,
+) -> Result<FencedTable, SqlError> {
+    let has_column = shape.columns.iter().any(|column| column.name == "leasehold_fence");
+    let (in_rows, is_highest_exact) = match row.store {
+        Remember::Row if has_column => highest_in_rows(client, &shape.quoted(), row.rel, exact).await?,
+        _ => (None, true),
+    };
+    Ok(FencedTable {
+        table: shape.display_name(),
+        resource: row.template.clone(),
+        store: row.store,
+        mode: row.mode,
+        highest: in_rows.max(highest_by_name(client, row).await?),
+        is_highest_exact,
+        admitted: written_rows(client, row).await?,
+        rejected: rejected_writes(client, &row.guard).await?,
+    })
+}
+
+/// The highest token of a table in `seen`.
+async fn highest_by_name(client: &Client, row: &FencedRow) -> Result<Option<Token>, SqlError> {
+    let template = row.parse_template().ok();
+    let (scope, name) = match (row.store, template) {
+        (Remember::Row, _) => (row.guard.clone(), None),
+        (Remember::Name, Some(template)) if template.is_fixed() => ("=".to_owned(), Some(template.fixed_name())),
+        (Remember::Name, _) => (String::new(), None),
+    };
+    let sql = "SELECT max(token) FROM leasehold_fence.seen WHERE scope = $1 AND ($2::text IS NULL OR resource = $2)";
+    let highest: Option<i64> = client.query_one(sql, &[&scope, &name]).await?.try_get(0)?;
+    Ok(highest.and_then(|number| u64::try_from(number).ok()).and_then(Token::new))
+}
+
+/// Rows written since the fence came. Free: the statistics count them anyway.
+async fn written_rows(client: &Client, row: &FencedRow) -> Result<u64, SqlError> {
+    let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_all_tables
+        WHERE relid IN (SELECT $1::oid UNION SELECT relid FROM pg_partition_tree($1::oid::regclass))";
+    let written: i64 = client.query_one(sql, &[&row.rel]).await?.try_get(0)?;
+    // The statistics may have been reset meanwhile.
+    Ok(u64::try_from(written - row.rows_before).unwrap_or_default())
+}
+
+async fn rejected_writes(client: &Client, guard: &str) -> Result<u64, SqlError> {
+    let name = format!("leasehold_fence.{guard}_rejected");
+    let there: bool = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&name]).await?.try_get(0)?;
+    if !there {
+        return Ok(0);
+    }
+    let sql = format!("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {name}");
+    let rejected: i64 = client.query_one(&sql, &[]).await?.try_get(0)?;
+    Ok(u64::try_from(rejected).unwrap_or_default())
+}
+
+/// Who could take the fence away, and who could keep others waiting.
+async fn table_notes(client: &Client, shape: &TableShape) -> Result<Vec<String>, SqlError> {
+    let table = shape.display_name();
+    let sql = "SELECT coalesce(string_agg(r.rolname::text, ', ' ORDER BY r.rolname), '') FROM pg_roles r, pg_class c
+        WHERE c.oid = $1 AND r.rolcanlogin AND (r.rolsuper OR pg_has_role(r.oid, c.relowner, 'MEMBER'))";
+    let owners: String = client.query_one(sql, &[&shape.oid]).await?.try_get(0)?;
+    let mut notes =
+        vec![format!("{table}: these roles could disable or drop its fence, which cannot be stopped: {owners}")];
+    let sql = "SELECT coalesce(string_agg(r.rolname::text, ', ' ORDER BY r.rolname), '') FROM pg_roles r
+        WHERE r.rolcanlogin AND has_table_privilege(r.oid, $1::oid, 'UPDATE') AND coalesce((
+            SELECT split_part(c, '=', 2) FROM pg_db_role_setting s, unnest(s.setconfig) c
+            WHERE s.setrole IN (r.oid, 0) AND c LIKE 'idle\\_in\\_transaction\\_session\\_timeout=%'
+                AND s.setdatabase IN (0, (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+            ORDER BY s.setrole <> 0 DESC, s.setdatabase <> 0 DESC LIMIT 1),
+            (SELECT reset_val FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout')) = '0'";
+    let patient: String = client.query_one(sql, &[&shape.oid]).await?.try_get(0)?;
+    if !patient.is_empty() {
+        notes.push(format!(
+            "{table}: idle_in_transaction_session_timeout is 0 for {patient}: a stale holder that stops inside its \
+             transaction keeps the next one waiting"
+        ));
+    }
+    Ok(notes)
+}
+
+/// Tables with the column of a fence and without a fence: restored alone, or made anew.
+async fn unfenced_tables(client: &Client, rows: &[FencedRow]) -> Result<Vec<FenceHole>, SqlError> {
+    let sql = "SELECT format('%I.%I', n.nspname, c.relname), c.oid, coalesce(col_description(c.oid, a.attnum), '')
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE a.attname = 'leasehold_fence' AND NOT a.attisdropped AND a.atttypid = 'text'::regtype
+            AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND a.attinhcount = 0 ORDER BY 1";
+    let mut holes = Vec::new();
+    for row in client.query(sql, &[]).await? {
+        let (table, oid, comment): (String, u32, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        if rows.iter().all(|fenced| fenced.rel != oid) && !comment.starts_with(REMOVED_COMMENT) {
+            let sentence =
+                "it has the column of a fence and no fence: it was restored without its triggers; install one";
+            holes.push(FenceHole::new(HoleKind::Unfenced, table, sentence));
+        }
+    }
+    Ok(holes)
+}
+
+/// Roles and databases that set a token for every session: a stranger would write under it.
+async fn fixed_settings(client: &Client) -> Result<Vec<FenceHole>, SqlError> {
+    let sql = "SELECT coalesce((SELECT rolname::text FROM pg_roles WHERE oid = s.setrole), 'every role')
+        FROM pg_db_role_setting s, unnest(s.setconfig) c WHERE c LIKE 'leasehold.token=%'
+            AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())) ORDER BY 1";
+    let mut holes = Vec::new();
+    for row in client.query(sql, &[]).await? {
+        let role: String = row.try_get(0)?;
+        let sentence =
+            format!("leasehold.token is set for {role} in advance: reset it, a token is local to a transaction");
+        holes.push(FenceHole::new(HoleKind::SettingFixed, "", sentence));
+    }
+    Ok(holes)
+}

@@ -1,0 +1,83 @@
+//! The highest token that a database has seen: what an engine must be above, after a restore or a move.
+
+use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClient};
+
+use super::fenced_row::read_fenced;
+use super::sql_refusal::failure_before_commit;
+use super::sql_text::{Remember, quote_ident};
+use super::table::read_shape;
+use crate::Token;
+use crate::fence::refusal::FenceError;
+
+/// Tables of other parts of Leasehold that keep tokens of leases in a column `token`.
+const OTHER_SOURCES: [(&str, &str); 3] =
+    [("leasehold", "schedule"), ("leasehold_boxoffice", "hold_seats"), ("leasehold_boxoffice", "sold_seats")];
+
+/// Rows up to which a table is read whole, even where a sample would do.
+const WHOLE_TABLE_ROWS: f32 = 200_000.0;
+/// The part of a larger table that a sample reads, in percent.
+const SAMPLE_PERCENT: u32 = 1;
+
+/// Where a token was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenSource {
+    /// The table.
+    pub table: String,
+    /// The highest token in it.
+    pub highest: Token,
+}
+
+/// The highest tokens of every place in the database that keeps tokens of leases, the highest first. Reads fenced tables
+/// whole.
+///
+/// # Errors
+///
+/// [`FenceError::Unavailable`] when the database cannot be asked.
+pub async fn highest_token(client: &Client) -> Result<Vec<TokenSource>, FenceError> {
+    read_all(client).await.map_err(|error| failure_before_commit(error, "read the highest token"))
+}
+
+async fn read_all(client: &Client) -> Result<Vec<TokenSource>, SqlError> {
+    let mut sources = Vec::new();
+    for row in read_fenced(client).await? {
+        if row.store == Remember::Row
+            && let Some(shape) = read_shape(client, row.rel).await?
+        {
+            let (highest, _) = highest_in_rows(client, &shape.quoted(), row.rel, true).await?;
+            sources.extend(highest.map(|highest| TokenSource { table: shape.display_name(), highest }));
+        }
+    }
+    let seen = std::iter::once(&("leasehold_fence", "seen"));
+    for (schema, table) in seen.chain(&OTHER_SOURCES) {
+        let relation = format!("{}.{}", quote_ident(schema), quote_ident(table));
+        let there: bool = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&relation]).await?.try_get(0)?;
+        if there {
+            let row = client.query_one(&format!("SELECT max(token) FROM {relation}"), &[]).await?;
+            let highest = token_from_sql(row.try_get(0)?);
+            sources.extend(highest.map(|highest| TokenSource { table: format!("{schema}.{table}"), highest }));
+        }
+    }
+    sources.sort_by_key(|source| std::cmp::Reverse(source.highest));
+    Ok(sources)
+}
+
+/// The highest token that rows of a table remember, and whether all rows were read. `exact`: they are.
+pub(super) async fn highest_in_rows(
+    client: &impl GenericClient,
+    table: &str,
+    oid: u32,
+    exact: bool,
+) -> Result<(Option<Token>, bool), SqlError> {
+    let sql = "SELECT sum(greatest(reltuples, 0))::real FROM pg_class WHERE oid = $1
+               OR oid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass))";
+    let rows: Option<f32> = client.query_one(sql, &[&oid]).await?.try_get(0)?;
+    let whole = exact || rows.unwrap_or_default() <= WHOLE_TABLE_ROWS;
+    let sample = if whole { String::new() } else { format!("TABLESAMPLE SYSTEM ({SAMPLE_PERCENT})") };
+    let sql = format!("SELECT max(split_part(leasehold_fence, ':', 1)::bigint) FROM {table} {sample}");
+    let highest: Option<i64> = client.query_one(&sql, &[]).await?.try_get(0)?;
+    Ok((token_from_sql(highest), whole))
+}
+
+fn token_from_sql(number: Option<i64>) -> Option<Token> {
+    number.and_then(|number| u64::try_from(number).ok()).and_then(Token::new)
+}

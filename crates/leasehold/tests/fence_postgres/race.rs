@@ -1,0 +1,303 @@
+//! Random stale and current writers, against each other and against kills. `LEASEHOLD_FENCE_RACE` is how many answers.
+//!
+//! Every admitted write leaves a row of history in the same transaction, with a number that is drawn after the fenced write:
+//! in the order of these numbers the tokens of a resource must never fall. A refusal as stale must name a higher token that
+//! somebody had shown before.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::fence::FenceRefusal;
+use leasehold::fence::postgres::{InstallOptions, install, refusal_from_sql};
+use leasehold_harness::postgres::Cluster;
+use tokio_postgres::{Client, NoTls};
+
+use crate::support::Fenced;
+
+const RESOURCES: usize = 6;
+const WRITERS: u64 = 8;
+
+fn wanted_answers() -> u64 {
+    std::env::var("LEASEHOLD_FENCE_RACE").ok().and_then(|text| text.parse().ok()).unwrap_or(800)
+}
+
+/// What the race has counted.
+#[derive(Default)]
+struct Tally {
+    answers: AtomicU64,
+    committed: AtomicU64,
+    refused: AtomicU64,
+    again: AtomicU64,
+    unknown: AtomicU64,
+}
+
+struct Race {
+    url: String,
+    fenced: Fenced,
+    /// The newest token that was granted, for each resource.
+    granted: [AtomicI64; RESOURCES],
+    tally: Tally,
+    wrong: Mutex<Vec<String>>,
+    stop: AtomicBool,
+    wanted: u64,
+}
+
+/// Numbers without a crate: enough for choices.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+impl Race {
+    async fn connect(&self) -> Option<Client> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
+        tokio::spawn(async move { drop(connection.await) });
+        Some(client)
+    }
+
+    /// The table of a resource, the condition for one of its rows, and what an upsert conflicts with. A resource that is
+    /// remembered by name has several rows, so that no lock on a row keeps its writers in order.
+    fn target(&self, resource: usize, dice: &mut Dice) -> (String, [String; 2], &'static str) {
+        let part = dice.roll(4).to_string();
+        match self.fenced {
+            Fenced::Row => ("seats".into(), [resource.to_string(), "0".into()], "seat_id"),
+            Fenced::Keyed => ("seats".into(), [resource.to_string(), part], "seat_id, part"),
+            Fenced::OneName => (format!("seats{resource}"), ["14".into(), part], "seat_id, part"),
+        }
+    }
+
+    async fn write_for_ever(self: Arc<Self>, seed: u64) {
+        let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ seed.wrapping_mul(0xD134_2543_DE82_EF95));
+        let mut connected = None;
+        while self.tally.answers.load(Ordering::Relaxed) < self.wanted && !self.stop.load(Ordering::Relaxed) {
+            let Some(client) = connected.take() else {
+                connected = self.connect().await;
+                if connected.is_none() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                continue;
+            };
+            if self.write_once(&client, &mut dice).await {
+                connected = Some(client);
+            }
+        }
+    }
+
+    /// One write. False: the connection is of no more use.
+    async fn write_once(&self, client: &Client, dice: &mut Dice) -> bool {
+        let resource = dice.roll(RESOURCES as u64) as usize;
+        let granted = &self.granted[resource];
+        // A new holder now and then; otherwise the current one, or one of those before it.
+        let token = match dice.roll(10) {
+            0..=2 => granted.fetch_add(1, Ordering::SeqCst) + 1,
+            3..=6 => granted.load(Ordering::SeqCst),
+            _ => (granted.load(Ordering::SeqCst) - 1 - dice.roll(3) as i64).max(1),
+        };
+        let done = self.transact(client, resource, token, dice).await;
+        self.tally.answers.fetch_add(1, Ordering::Relaxed);
+        let Err(error) = done else {
+            self.tally.committed.fetch_add(1, Ordering::Relaxed);
+            return true;
+        };
+        if let Some(refusal) = refusal_from_sql(&error) {
+            self.judge_refusal(resource, token, &refusal);
+        } else {
+            match error.code().map(|code| code.code().to_owned()).as_deref() {
+                Some("40001" | "40P01" | "23505") => {
+                    self.tally.again.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => {
+                    self.tally.unknown.fetch_add(1, Ordering::Relaxed);
+                    return false;
+                }
+            }
+        }
+        client.batch_execute("ROLLBACK").await.is_ok()
+    }
+
+    async fn transact(
+        &self,
+        client: &Client,
+        resource: usize,
+        token: i64,
+        dice: &mut Dice,
+    ) -> Result<(), tokio_postgres::Error> {
+        let level = ["READ COMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(4) as usize];
+        let (table, [seat, part], key) = self.target(resource, dice);
+        let row = format!("seat_id = {seat} AND part = {part}");
+        let insert = format!("INSERT INTO {table} (seat_id, part, owner) VALUES ({seat}, {part}, 'x')");
+        let write = match dice.roll(5) {
+            0 => format!("DELETE FROM {table} WHERE {row}; {insert}"),
+            1 => format!("{insert} ON CONFLICT ({key}) DO UPDATE SET owner = 'up'"),
+            _ => format!("UPDATE {table} SET owner = '{token}' WHERE {row}"),
+        };
+        client.batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM {table}")).await?;
+        if dice.roll(4) == 0 {
+            tokio::time::sleep(Duration::from_millis(dice.roll(20))).await;
+        }
+        let mark = format!("{token}:{token:016x}");
+        client.execute("SELECT set_config('leasehold.token', $1, true)", &[&mark]).await?;
+        // An UPDATE whose row was deleted and made again meanwhile touches nothing, and so it asks the fence nothing.
+        let written = if write.starts_with("UPDATE") {
+            client.execute(&write, &[]).await?
+        } else {
+            client.batch_execute(&write).await?;
+            1
+        };
+        if written > 0 {
+            let history = "INSERT INTO history (resource, token) VALUES ($1, $2)";
+            client.execute(history, &[&(resource as i32), &token]).await?;
+        }
+        if dice.roll(4) == 0 {
+            tokio::time::sleep(Duration::from_millis(dice.roll(30))).await;
+        }
+        client.batch_execute("COMMIT").await
+    }
+
+    fn judge_refusal(&self, resource: usize, token: i64, refusal: &FenceRefusal) {
+        self.tally.refused.fetch_add(1, Ordering::Relaxed);
+        let newest = self.granted[resource].load(Ordering::SeqCst);
+        let right = matches!(refusal, FenceRefusal::Stale { presented, highest, .. }
+            if presented.get() as i64 == token && highest.get() as i64 > token && highest.get() as i64 <= newest);
+        if !right {
+            self.wrong.lock().unwrap().push(format!("resource {resource}, token {token}: {refusal:?}"));
+        }
+    }
+}
+
+/// How many writes were admitted after a newer one.
+async fn count_stale(client: &Client) -> i64 {
+    let sql = "SELECT count(*) FROM (SELECT token, max(token) OVER (PARTITION BY resource ORDER BY n
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM history) h WHERE token < before";
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+async fn prepare(cluster: &Cluster, fenced: Fenced) -> String {
+    let database = cluster.database().await;
+    let mut client = cluster.client(&database).await;
+    let seats = |table: &str, unique: &str| {
+        format!(
+            "CREATE TABLE {table} (seat_id int NOT NULL, part int NOT NULL, owner text, UNIQUE ({unique}));
+             INSERT INTO {table} SELECT s, p, 'free' FROM generate_series(0, 14) s, generate_series(0, 3) p
+             WHERE p = 0 OR '{unique}' <> 'seat_id';"
+        )
+    };
+    let mut sql = seats("seats", if fenced == Fenced::Row { "seat_id" } else { "seat_id, part" });
+    sql.extend((0..RESOURCES).map(|at| seats(&format!("seats{at}"), "seat_id, part")));
+    sql += "CREATE TABLE history (n bigint GENERATED ALWAYS AS IDENTITY, resource int, token bigint)";
+    client.batch_execute(&sql).await.unwrap();
+    if fenced == Fenced::OneName {
+        for at in 0..RESOURCES {
+            let chosen =
+                InstallOptions { table: format!("seats{at}"), resource: Some(format!("one/{at}")), ..fenced.options() };
+            install(&mut client, &chosen).await.unwrap();
+        }
+    } else {
+        install(&mut client, &fenced.options()).await.unwrap();
+    }
+    database
+}
+
+/// Races, with backends terminated and the server crashed meanwhile. Says how many stale writes were admitted.
+async fn run_race(
+    cluster: &Cluster,
+    database: &str,
+    fenced: Fenced,
+    wanted: u64,
+    with_kills: bool,
+) -> (i64, Arc<Race>) {
+    let race = Arc::new(Race {
+        url: cluster.url(database),
+        fenced,
+        granted: Default::default(),
+        tally: Tally::default(),
+        wrong: Mutex::default(),
+        stop: AtomicBool::new(false),
+        wanted,
+    });
+    for granted in &race.granted {
+        granted.store(1, Ordering::SeqCst);
+    }
+    let writers: Vec<_> = (1..=WRITERS).map(|seed| tokio::spawn(race.clone().write_for_ever(seed))).collect();
+    let mut crashed = false;
+    while with_kills && race.tally.answers.load(Ordering::Relaxed) < wanted {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        if !crashed && race.tally.answers.load(Ordering::Relaxed) > wanted / 2 {
+            cluster.crash();
+            cluster.start_server();
+            crashed = true;
+        } else if let Ok((client, connection)) = tokio_postgres::connect(&race.url, NoTls).await {
+            tokio::spawn(async move { drop(connection.await) });
+            let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+                AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
+            let _ = client.batch_execute(sql).await;
+        }
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let client = cluster.client(database).await;
+    let stale = count_stale(&client).await;
+    let tally = &race.tally;
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!(
+        "{fenced:?}: {} answers, {} committed, {} refused, {} to run again, {} unknown: {stale} stale, {} wrongly refused",
+        load(&tally.answers),
+        load(&tally.committed),
+        load(&tally.refused),
+        load(&tally.again),
+        load(&tally.unknown),
+        race.wrong.lock().unwrap().len()
+    );
+    (stale, race)
+}
+
+/// Goal: over random writers and kills no stale write is admitted and no current one refused, in every store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_stale_write_is_admitted_in_a_race() {
+    let cluster = Cluster::start(&["max_connections=100", "fsync=off"]);
+    for fenced in Fenced::ALL {
+        let database = prepare(&cluster, fenced).await;
+        let (stale, race) = run_race(&cluster, &database, fenced, wanted_answers(), true).await;
+        assert_eq!(stale, 0, "{fenced:?}");
+        assert_eq!(*race.wrong.lock().unwrap(), [""; 0], "{fenced:?}");
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert!(
+            load(&race.tally.committed) > 50 && load(&race.tally.refused) > 50,
+            "{fenced:?}: a race that tries nothing"
+        );
+    }
+}
+
+/// Goal: the race sees a fence that checks without a lock.
+/// Method: the same race, with a plain SELECT in place of the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_race_sees_a_check_without_a_lock() {
+    let cluster = Cluster::start(&["max_connections=100", "fsync=off"]);
+    let database = prepare(&cluster, Fenced::Keyed).await;
+    let client = cluster.client(&database).await;
+    let guard: String = client.query_one("SELECT guard FROM leasehold_fence.fenced", &[]).await.unwrap().get(0);
+    let planted = format!(
+        "CREATE TABLE unlocked (seat int, token bigint);
+         CREATE OR REPLACE FUNCTION leasehold_fence.{guard}_name() RETURNS trigger LANGUAGE plpgsql AS $$
+         DECLARE shown bigint := split_part(current_setting('leasehold.token', true), ':', 1)::bigint; own int; kept bigint;
+         BEGIN
+           own := CASE WHEN TG_OP = 'INSERT' THEN NEW.seat_id ELSE OLD.seat_id END;
+           SELECT max(u.token) INTO kept FROM unlocked u WHERE u.seat = own;
+           IF kept > shown THEN RAISE EXCEPTION USING ERRCODE = 'LH001', MESSAGE = 'stale',
+             DETAIL = json_build_object('resource', own::text, 'presented', shown::text, 'highest', kept::text)::text; END IF;
+           INSERT INTO unlocked VALUES (own, shown);
+           RETURN NULL;
+         END $$"
+    );
+    client.batch_execute(&planted).await.unwrap();
+    let (stale, _) = run_race(&cluster, &database, Fenced::Keyed, 600, false).await;
+    assert!(stale > 0, "the race would not see a fence without its lock");
+}
