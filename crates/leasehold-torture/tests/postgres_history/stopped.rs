@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use leasehold::engine::postgres::PostgresEngine;
+use leasehold_core::Token;
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
-use leasehold_torture::history::{History, Op, OpKind, OpOutcome};
+use leasehold_torture::history::{History, Op, OpKind, OpOutcome, Recorded};
 
 use super::support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
 use super::support::recorder::{Recorder, sleep_millis};
@@ -13,6 +14,8 @@ use super::support::stops::{Stopper, assert_stops, finish_processes, span_of_run
 use super::{assert_lawful, facts, open_engine};
 
 const ENTRY: &str = "stopped::a_client_process_reports_what_it_does";
+/// The number of the process that uses the guard.
+const GUARD_PROCESS: u64 = 2;
 /// The processes of waiters are believed to be alive for ten seconds.
 const WAITER_BELIEVED: Duration = Duration::from_millis(11_000);
 /// What a loaded machine adds to a wait.
@@ -38,7 +41,23 @@ fn start_processes<'a>(
 async fn finish(cluster: &Cluster, database: &str, recorder: &Recorder, stoppers: Vec<Stopper<'_>>) -> History {
     let mut merged = finish_processes(recorder, stoppers).await;
     let ops = std::mem::take(&mut merged.ops);
-    facts::read_history_of(cluster, database, ops, |label| merged.relabel(label)).await
+    let mut history = facts::read_history_of(cluster, database, ops, |label| merged.relabel(label)).await;
+    let renewals = find_unseen_renewals(&history);
+    history.ops.extend(renewals);
+    history
+}
+
+/// A guard that got its lease after a long wait renews it before it hands it out. Where that comes too late, the caller never
+/// learns of the lease. Such renewals are nobody's in the report.
+fn find_unseen_renewals(history: &History) -> Vec<Op> {
+    let unseen = |fact: &Recorded| {
+        let Recorded::Granted { token, holder, .. } = fact else { return None };
+        let op = history.ops.get(holder.strip_prefix("op")?.parse::<usize>().ok()?)?;
+        let by_guard = op.client == GUARD_PROCESS && !matches!(op.outcome, OpOutcome::Granted { .. });
+        let kind = OpKind::Renew { token: Token::new(*token)?, ttl: None };
+        by_guard.then(|| Op { kind, ret: None, outcome: OpOutcome::Unknown, ..op.clone() })
+    };
+    history.facts.iter().filter_map(unseen).collect()
 }
 
 /// Goal: what client processes report is what is stored, and without a fault every law holds. The processes of the other

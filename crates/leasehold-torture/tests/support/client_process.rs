@@ -15,11 +15,13 @@ use leasehold_harness::{Signal, end_with_parent, send_signal};
 use leasehold_torture::history::{Op, OpId, OpKind, OpOutcome};
 use leasehold_torture::rng::Rng;
 
-use super::recorder::{NAMES, PATIENCE, Recorder, asked, error_outcome, granted, number_of, sleep_millis};
+use super::recorder::{NAMES, Recorder, asked, error_outcome, granted, number_of, sleep_millis};
 use super::report::ReportReader;
 
 /// The life of what a client process takes. It is stopped for longer.
 pub const PROCESS_TTL: Duration = Duration::from_millis(600);
+/// How long it waits. Longer than a waiter that says nothing is believed to be alive: that must be what ends its wait.
+const PROCESS_PATIENCE: Duration = Duration::from_secs(20);
 /// Operations of a process are numbered from this times its number.
 const OPS_PER_PROCESS: OpId = 10_000_000;
 /// How long a process may take to stop, to start or to end.
@@ -80,7 +82,7 @@ async fn run_verbs(recorder: &Recorder, engine: &dyn Engine, client: u64) {
     let mut rng = Rng::new(104_729 * (client + 1));
     let mut requests = 0;
     while !recorder.is_stopped() {
-        let wait = if rng.below(4) == 0 { Duration::ZERO } else { PATIENCE };
+        let wait = if rng.below(4) == 0 { Duration::ZERO } else { PROCESS_PATIENCE };
         let mut claim = Claim { wait, ..Claim::new(vec![Want::exclusive(*rng.pick(&NAMES))], PROCESS_TTL, "") };
         if rng.below(4) == 0 {
             requests += 1;
@@ -113,10 +115,10 @@ async fn run_guard(recorder: &Recorder, leasehold: &Leasehold, client: u64) {
     let mut rng = Rng::new(1_299_709 * (client + 1));
     while !recorder.is_stopped() {
         let name = *rng.pick(&NAMES);
-        let claim = Claim { wait: PATIENCE, ..Claim::new(vec![Want::exclusive(name)], PROCESS_TTL, "") };
+        let claim = Claim { wait: PROCESS_PATIENCE, ..Claim::new(vec![Want::exclusive(name)], PROCESS_TTL, "") };
         let id = recorder.invoke(client, OpKind::Acquire(asked(&claim)));
         let invoke = recorder.nanos();
-        let ask = leasehold.acquire(name).ttl(PROCESS_TTL).wait(PATIENCE).holder(recorder.label(id));
+        let ask = leasehold.acquire(name).ttl(PROCESS_TTL).wait(PROCESS_PATIENCE).holder(recorder.label(id));
         let guard = match Guard::take(ask, leasehold.promises().fencing).await {
             Ok(guard) => guard,
             Err(error) => {
