@@ -179,8 +179,8 @@ fn start_processes<'a>(proxies: &'a [Proxy; 2], engine: &'a RedisEngine, recorde
 
 const ENTRY: &str = "a_client_process_reports_what_it_does";
 
-/// Goal: what a client process reports is what it did, and without a fault every law holds. The processes of the other tests
-/// begin here.
+/// Goal: what a client process reports is what it did, and without a fault every law holds. The processes of the other
+/// tests begin here.
 #[test]
 fn a_client_process_reports_what_it_does() {
     if run_if_ordered() {
@@ -221,8 +221,9 @@ fn read_counter(server: &RedisServer) -> u64 {
     server.command(&["GET", "leasehold:t"]).trim().parse().expect("a number")
 }
 
-/// Goal: every law holds while processes are stopped for longer than their leases live: while they hold one, while they wait,
-/// in the middle of a call. What lapsed meanwhile is refused, and a stopped waiter keeps nobody from a name for longer than its ttl.
+/// Goal: every law holds while processes are stopped for longer than their leases live: while they hold one, while they
+/// wait, in the middle of a call. What lapsed meanwhile is refused, and a stopped waiter keeps nobody from a name for
+/// longer than its ttl.
 /// Method: SIGSTOP and SIGCONT; other clients race for the same names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_processes_break_no_law() {

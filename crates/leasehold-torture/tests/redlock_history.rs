@@ -1,5 +1,6 @@
-//! Redlock on five real servers under faults, as the history checker sees it. It has no tokens and keeps no record, so the laws
-//! are those of what clients are told: nobody believes in a lease beside another, and what has ended stays ended.
+//! Redlock on five real servers under faults, as the history checker sees it. It has no tokens and keeps no record, so
+//! the laws are those of what clients are told: nobody believes in a lease beside another, and what has ended stays
+//! ended.
 //!
 //! Three nodes sync every write. Two keep everything in memory, and forget it when they are killed.
 //!
@@ -117,8 +118,8 @@ fn print_counts(ops: &[Op]) {
     );
 }
 
-/// One fault of each kind, in turns. Nodes in memory are killed so seldom that they vote in between. At most two nodes are away at once,
-/// but for those in quarantine.
+/// One fault of each kind, in turns. Nodes in memory are killed so seldom that they vote in between. At most two nodes
+/// are away at once, but for those in quarantine.
 async fn make_fault(nodes: &RedisNodes, round: usize) {
     let (durable, memory) = (round / 8 % 3, MEMORY_NODES[round / 8 % 2]);
     match round % 8 {
@@ -145,8 +146,8 @@ async fn make_fault(nodes: &RedisNodes, round: usize) {
     sleep_millis(200).await;
 }
 
-/// Goal: nobody believes in a lease beside another while nodes are killed and come back with and without their memory, stand
-/// still, and lose requests and replies.
+/// Goal: nobody believes in a lease beside another while nodes are killed and come back with and without their memory,
+/// stand still, and lose requests and replies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_break_no_law() {
     let nodes = start_nodes();
@@ -220,8 +221,8 @@ async fn split_votes_have_one_winner() {
 }
 
 /// Goal: a majority that forgot a lease does not grant it again while it may be live.
-/// Method: two of the nodes that forget nothing are away when ada's lease is granted; then they come back, and the two that
-/// forget everything are killed. Of the four only the quarantine keeps two from voting.
+/// Method: two of the nodes that forget nothing are away when ada's lease is granted; then they come back, and the two
+/// that forget everything are killed. Of the four only the quarantine keeps two from voting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_leases_are_not_granted_again() {
     let nodes = start_nodes();
@@ -310,8 +311,8 @@ fn a_client_process_reports_what_it_does() {
     });
 }
 
-/// Goal: nobody believes in a lease beside another while processes are stopped for longer than their leases live, and what
-/// lapsed meanwhile is refused. Method: SIGSTOP and SIGCONT.
+/// Goal: nobody believes in a lease beside another while processes are stopped for longer than their leases live, and
+/// what lapsed meanwhile is refused. Method: SIGSTOP and SIGCONT.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_processes_break_no_law() {
     let nodes = start_nodes();
@@ -329,8 +330,8 @@ async fn stopped_processes_break_no_law() {
     assert_lawful(&history);
 }
 
-/// Expected failure, kept: a majority loses what it promised to keep (its disks, or its keys by FLUSHALL), nothing can tell, and
-/// the checker flags two holders. Where a minority loses it, the lease stays one holder's.
+/// Expected failure, kept: a majority loses what it promised to keep (its disks, or its keys by FLUSHALL), nothing can
+/// tell, and the checker flags two holders. Where a minority loses it, the lease stays one holder's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_without_memory_is_seen() {
     let lose_disk = |server: &RedisServer| {

@@ -47,8 +47,8 @@ async fn finish(cluster: &Cluster, database: &str, recorder: &Recorder, stoppers
     history
 }
 
-/// A guard that got its lease after a long wait renews it before it hands it out. Where that comes too late, the caller never
-/// learns of the lease. Such renewals are nobody's in the report.
+/// A guard that got its lease after a long wait renews it before it hands it out. Where that comes too late, the caller
+/// never learns of the lease. Such renewals are nobody's in the report.
 fn find_unseen_renewals(history: &History) -> Vec<Op> {
     let unseen = |fact: &Recorded| {
         let Recorded::Granted { token, holder, .. } = fact else { return None };
@@ -96,8 +96,9 @@ fn a_client_process_reports_what_it_does() {
     });
 }
 
-/// Goal: every law holds while processes are stopped for longer than their leases live: while they hold one, while they wait,
-/// in the middle of a call. What lapsed meanwhile is refused, and a stopped waiter keeps nobody from a name for longer than its ttl.
+/// Goal: every law holds while processes are stopped for longer than their leases live: while they hold one, while they
+/// wait, in the middle of a call. What lapsed meanwhile is refused, and a stopped waiter keeps nobody from a name for
+/// longer than its ttl.
 /// Method: SIGSTOP and SIGCONT; other clients race for the same names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_processes_break_no_law() {

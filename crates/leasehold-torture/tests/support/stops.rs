@@ -1,5 +1,5 @@
-//! Stops client processes for longer than their leases live: while they hold one, while they wait for one, and in the middle of a
-//! call whose reply comes meanwhile.
+//! Stops client processes for longer than their leases live: while they hold one, while they wait for one, and in the
+//! middle of a call whose reply comes meanwhile.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ const TESTER_PATIENCE: Duration = Duration::from_secs(30);
 const REACH_DEADLINE: Duration = Duration::from_secs(30);
 /// A call that is under way for so long has reached the server.
 const CALL_ARRIVES: Duration = Duration::from_millis(30);
-/// Which of two processes is stopped in what, in turns; the next time it is the other one. A call in an even place is an acquire.
+/// Which of two processes is stopped in what, in turns; the next time it is the other one. A call in an even place is
+/// an acquire.
 const STOPS: [(usize, StoppedIn); 6] = [
     (0, StoppedIn::Holding),
     (1, StoppedIn::Waiting),
@@ -208,7 +209,8 @@ impl Stopper<'_> {
         panic!("the client process does not wait");
     }
 
-    /// Stops it in the middle of a call: of an acquire, or of one with what it holds. The reply comes while it stands still.
+    /// Stops it in the middle of a call: of an acquire, or of one with what it holds. The reply comes while it stands
+    /// still.
     pub async fn stop_calling(&mut self, acquires: bool, past_ttl: Duration) -> Stop {
         for _ in 0..REACH_DEADLINE.as_secs() {
             self.wait_before_call(acquires).await;
@@ -305,8 +307,8 @@ pub async fn finish_processes(recorder: &Recorder, stoppers: Vec<Stopper<'_>>) -
     merged
 }
 
-/// What every stop must have come to: a lease that lapsed meanwhile is refused, and nobody waited for a stopped process for longer
-/// than its lease would have lived.
+/// What every stop must have come to: a lease that lapsed meanwhile is refused, and nobody waited for a stopped process
+/// for longer than its lease would have lived.
 pub fn assert_stops(ops: &[Op], stops: &[Stop], max_blocked: Duration) {
     let count = |state| stops.iter().filter(|stop| stop.state == state).count();
     let counts = [StoppedIn::Holding, StoppedIn::Waiting, StoppedIn::Calling].map(count);
