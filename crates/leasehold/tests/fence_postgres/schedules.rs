@@ -59,6 +59,57 @@ async fn an_old_snapshot_does_not_write_after_a_newer_commit() {
     .await;
 }
 
+/// One resource of two rows, in the stores that remember by name: no lock on a row keeps its writers in order.
+async fn resource_of_two_rows(fenced: Fenced) -> Database {
+    let sql = "CREATE TABLE seats (seat_id int, part int, owner text, PRIMARY KEY (seat_id, part));
+        INSERT INTO seats VALUES (14, 0, 'free'), (14, 1, 'free')";
+    let database = Database::new(sql).await;
+    database.install(&fenced.options()).await;
+    database
+}
+
+const FIRST_ROW: &str = "UPDATE seats SET owner = 'x' WHERE part = 0";
+const OTHER_ROW: &str = "UPDATE seats SET owner = 'y' WHERE part = 1";
+
+/// Goal: a newer holder waits for an open write of the older one even if that one changed nothing in the fence, because its
+/// token was remembered before.
+#[tokio::test]
+async fn a_newer_writer_waits_for_an_open_write_under_the_remembered_token() {
+    for fenced in [Fenced::Keyed, Fenced::OneName] {
+        for level in LEVELS {
+            let database = resource_of_two_rows(fenced).await;
+            let at = format!("{fenced:?} {level}");
+            assert_eq!(database.write(ADA, FIRST_ROW).await, "ok", "{at}");
+            let (older, newer) = (database.client().await, database.client().await);
+            begin(&older, level, ADA).await;
+            older.batch_execute(FIRST_ROW).await.unwrap();
+            begin(&newer, level, BOB).await;
+            let waiting = run_until_blocked(newer, OTHER_ROW).await;
+            older.batch_execute("COMMIT").await.unwrap();
+            let (newer, written) = waiting.await.unwrap();
+            let ended = newer.batch_execute("COMMIT").await;
+            assert_eq!((written.as_str(), outcome(&ended).as_str()), ("ok", "ok"), "{at}");
+            assert_eq!(database.write(ADA, FIRST_ROW).await, "LH001", "{at}");
+        }
+    }
+}
+
+/// Goal: an old snapshot in which its own token is the newest does not deceive a writer.
+#[tokio::test]
+async fn an_old_snapshot_with_the_own_token_does_not_write_after_a_newer_commit() {
+    for fenced in [Fenced::Keyed, Fenced::OneName] {
+        for level in LEVELS {
+            let database = resource_of_two_rows(fenced).await;
+            assert_eq!(database.write(ADA, FIRST_ROW).await, "ok");
+            let older = database.client().await;
+            begin(&older, level, ADA).await;
+            assert_eq!(database.write(BOB, FIRST_ROW).await, "ok");
+            let late = outcome(&older.batch_execute(OTHER_ROW).await);
+            assert_eq!(late, old_snapshot(level), "{fenced:?} {level}");
+        }
+    }
+}
+
 /// Goal: where one name fences the table, this holds for rows that the newer one did not touch.
 #[tokio::test]
 async fn one_name_fences_other_rows_too() {
