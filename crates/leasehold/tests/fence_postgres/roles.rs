@@ -89,6 +89,16 @@ async fn a_second_installer_leaves_everything_to_the_first() {
             assert!(forget.forgotten, "{at}");
         }
 
+        // A text that the owner planned, and a superuser runs.
+        let sql = format!("DROP TABLE seats; {SEATS}; ALTER TABLE seats OWNER TO {dba}");
+        database.admin.batch_execute(&sql).await.unwrap();
+        let plan = plan_install(&dba_client, &fenced.options()).await.unwrap();
+        database.admin.batch_execute(&plan.sql_text()).await.unwrap();
+        for (token, code) in [("", "LH002"), (BOB, "ok"), (ADA, "LH001")] {
+            assert_eq!(database.write(token, WRITE).await, code, "{fenced:?}, planned by another role: {token}");
+        }
+        leasehold::fence::postgres::remove(&mut dba_client, "seats", true).await.unwrap();
+
         let sql = format!("DROP TABLE seats; {SEATS}; ALTER TABLE seats OWNER TO {stranger}");
         database.admin.batch_execute(&sql).await.unwrap();
         let sentence = refused_install(&mut stranger_client, &fenced.options()).await;

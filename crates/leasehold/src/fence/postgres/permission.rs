@@ -45,10 +45,10 @@ impl InstallPermission {
         }
     }
 
-    /// The statements that give what was made for a guard to the owner of the schema; none where it is already.
+    /// The statements that give what was made for a guard to the owner of the schema, whoever runs them. None where there is
+    /// no schema yet: who makes it owns it all.
     pub fn hand_over(&self, guard: &str, functions: &[String]) -> Option<String> {
-        let owner = self.schema_owner.as_ref().filter(|owner| **owner != self.role)?;
-        let owner = quote_ident(owner);
+        let owner = quote_ident(self.schema_owner.as_ref()?);
         let mut sql = format!("ALTER SEQUENCE leasehold_fence.{guard}_rejected OWNER TO {owner};\n");
         for function in functions {
             sql += &format!("ALTER FUNCTION leasehold_fence.{function}() OWNER TO {owner};\n");
