@@ -88,7 +88,13 @@ async fn a_newer_writer_waits_for_an_open_write_under_the_remembered_token() {
             older.batch_execute("COMMIT").await.unwrap();
             let (newer, written) = waiting.await.unwrap();
             let ended = newer.batch_execute("COMMIT").await;
-            assert_eq!((written.as_str(), outcome(&ended).as_str()), ("ok", "ok"), "{at}");
+            let (written, ended) = (written.as_str(), outcome(&ended));
+            // SERIALIZABLE may take it for a conflict: then it is run again.
+            assert!(
+                written == "ok" && ended == "ok" || level == "SERIALIZABLE" && written == "40001",
+                "{at}: {written}"
+            );
+            assert_eq!(database.write(BOB, OTHER_ROW).await, "ok", "{at}: the same again");
             assert_eq!(database.write(ADA, FIRST_ROW).await, "LH001", "{at}");
         }
     }
