@@ -93,8 +93,11 @@ fn a_fence_on_postgres_from_the_shell() {
     site.ask(&["fence", "check", "--url", &url, "--prometheus"]).with_code(1);
 }
 
+/// The labels of a sample, in their order.
+type MetricLabels = Vec<(String, String)>;
+
 /// Every sample of a text in the format of Prometheus: name, labels, value.
-fn parse_metrics(text: &str) -> Vec<(String, Vec<(String, String)>, f64)> {
+fn parse_metrics(text: &str) -> Vec<(String, MetricLabels, f64)> {
     let mut declared = std::collections::BTreeMap::new();
     let mut samples = Vec::new();
     for line in text.lines() {
@@ -116,7 +119,7 @@ fn parse_metrics(text: &str) -> Vec<(String, Vec<(String, String)>, f64)> {
     samples
 }
 
-fn parse_labels(text: &str) -> Vec<(String, String)> {
+fn parse_labels(text: &str) -> MetricLabels {
     let (mut labels, mut letters) = (Vec::new(), text.chars().peekable());
     while letters.peek().is_some() {
         let name: String = letters.by_ref().take_while(|letter| *letter != '=').collect();
@@ -244,6 +247,7 @@ fn block_on_forever(cluster: &Cluster, name: &str, sql: &str) -> (tokio::runtime
 }
 
 /// Waits until a question is answered with yes.
+#[allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
 fn wait_until(cluster: &Cluster, sql: &str) {
     let yes = block_on(async {
         let client = cluster.client("postgres").await;
