@@ -71,7 +71,8 @@ fn the_life_of_a_fence(site: &Site, url: &str, table: &str) {
     site.ask(&["fence", "remove", "--url", url, "--table", "seats"]).with_code(2).says_one_sentence();
     install(site, url).with_code(0);
     exec(site, url, "41:aaaaaaaaaaaaaaaa", SELL).with_code(7);
-    site.ask(&["fence", "remove", "--url", url, "--table", "seats", "--forget"]).with_code(0);
+    let forgotten = site.ask(&["fence", "remove", "--url", url, "--table", "seats", "--forget"]).with_code(0);
+    assert!(forgotten.out.contains("its memory is gone"), "{forgotten:?}");
     install(site, url).with_code(0);
     exec(site, url, "41:aaaaaaaaaaaaaaaa", SELL).with_code(0);
 }
@@ -90,6 +91,175 @@ fn a_fence_on_postgres_from_the_shell() {
     let hole = site.ask(&["fence", "check", "--url", &url]).with_code(1);
     assert!(hole.out.contains("hole (trigger_disabled): public.seats"), "{hole:?}");
     site.ask(&["fence", "check", "--url", &url, "--prometheus"]).with_code(1);
+}
+
+/// The labels of a sample, in their order.
+type MetricLabels = Vec<(String, String)>;
+
+/// Every sample of a text in the format of Prometheus: name, labels, value.
+fn parse_metrics(text: &str) -> Vec<(String, MetricLabels, f64)> {
+    let mut declared = std::collections::BTreeMap::new();
+    let mut samples = Vec::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a name and a kind");
+            assert!(["counter", "gauge"].contains(&kind), "{line}");
+            assert_eq!(declared.insert(name.to_owned(), kind.to_owned()), None, "declared twice: {line}");
+            continue;
+        }
+        if line.starts_with("# HELP ") {
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect("a series and a value");
+        let (name, labels) = series.split_once('{').expect("labels");
+        assert!(declared.contains_key(name), "not declared: {line}");
+        let labels = parse_labels(labels.strip_suffix('}').expect("the end of the labels"));
+        samples.push((name.to_owned(), labels, value.parse().expect("a number")));
+    }
+    samples
+}
+
+fn parse_labels(text: &str) -> MetricLabels {
+    let (mut labels, mut letters) = (Vec::new(), text.chars().peekable());
+    while letters.peek().is_some() {
+        let name: String = letters.by_ref().take_while(|letter| *letter != '=').collect();
+        assert_eq!(letters.next(), Some('"'), "{text}");
+        let mut value = String::new();
+        loop {
+            match letters.next().expect("the end of a value") {
+                '"' => break,
+                '\\' => value.push(match letters.next().expect("an escaped letter") {
+                    'n' => '\n',
+                    other => other,
+                }),
+                letter => value.push(letter),
+            }
+        }
+        labels.push((name, value));
+        assert!(matches!(letters.next(), None | Some(',')), "{text}");
+    }
+    labels
+}
+
+/// Goal: what `--prometheus` prints can be scraped, whatever a table is called.
+#[test]
+fn metrics_can_be_scraped() {
+    let (cluster, site) = (Cluster::start(&[]), Site::new());
+    let (name, url) = shop(&cluster);
+    install(&site, &url).with_code(0);
+    let strange = "CREATE TABLE \"we\"\"ird\\ {na=me}, \n\" (id int PRIMARY KEY)";
+    block_on(cluster.execute(&name, strange));
+    let table = "we\"ird\\ {na=me}, \n";
+    site.ask(&["fence", "install", "--url", &url, "--table", table, "--key", "id", "--resource", "x/{}"]).with_code(0);
+    exec(&site, &url, "42:bbbbbbbbbbbbbbbb", SELL).with_code(0);
+    exec(&site, &url, "41:aaaaaaaaaaaaaaaa", SELL).with_code(7);
+    let samples = parse_metrics(&site.ask(&["fence", "check", "--url", &url, "--prometheus"]).with_code(0).out);
+    let value = |name: &str, table: &str| {
+        let wanted = [("kind".to_owned(), "postgres".to_owned()), ("table".to_owned(), table.to_owned())];
+        samples.iter().find(|sample| sample.0 == name && sample.1 == wanted).map(|sample| sample.2)
+    };
+    assert_eq!(value("leasehold_fence_rejected_total", "public.seats"), Some(1.0), "{samples:?}");
+    assert!(value("leasehold_fence_admitted_total", "public.seats").is_some(), "{samples:?}");
+    let quoted = format!("public.\"{}\"", table.replace('"', "\"\""));
+    assert_eq!(value("leasehold_fence_rejected_total", &quoted), Some(0.0), "{samples:?}");
+    assert!(samples.contains(&("leasehold_fence_holes".into(), vec![("kind".into(), "postgres".into())], 0.0)));
+    let sqlite = sqlite_shop(&site);
+    install(&site, &sqlite).with_code(0);
+    let samples = parse_metrics(&site.ask(&["fence", "check", "--url", &sqlite, "--prometheus"]).with_code(0).out);
+    assert_eq!(samples, [("leasehold_fence_holes".into(), vec![("kind".into(), "sqlite".into())], 0.0)]);
+}
+
+/// Goal: every kind of hole ends `fence check` with exit code 1 and its word, and a second install mends what it can.
+#[test]
+fn every_hole_has_its_word_and_exit_code_1() {
+    let (cluster, site) = (Cluster::start(&[]), Site::new());
+    let holes = [
+        ("trigger_missing", "DROP TRIGGER zz_leasehold_fence ON seats"),
+        ("trigger_disabled", "ALTER TABLE seats DISABLE TRIGGER ALL"),
+        ("trigger_disabled", "ALTER TABLE seats DISABLE TRIGGER USER; ALTER TABLE seats ENABLE TRIGGER USER"),
+        (
+            "trigger_changed",
+            "DROP TRIGGER zz_leasehold_new ON seats; CREATE TRIGGER zz_leasehold_new BEFORE INSERT ON seats
+             FOR EACH STATEMENT EXECUTE FUNCTION leasehold_fence.no_truncate('')",
+        ),
+        ("truncate_open", "DROP TRIGGER zz_leasehold_truncate ON seats"),
+        ("child_unfenced", "CREATE TABLE boxes (n int) INHERITS (seats)"),
+        (
+            "later_trigger",
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
+             CREATE TRIGGER zzz BEFORE UPDATE ON seats FOR EACH ROW EXECUTE FUNCTION f()",
+        ),
+        ("key_missing", "ALTER TABLE seats RENAME seat_id TO chair"),
+        ("column_missing", "ALTER TABLE seats DROP leasehold_fence CASCADE"),
+        ("keys_not_unique", "ALTER TABLE seats DROP CONSTRAINT seats_pkey"),
+        ("unfenced", "CREATE TABLE copy (LIKE seats INCLUDING ALL)"),
+        (
+            "function_changed",
+            "CREATE OR REPLACE FUNCTION leasehold_fence.no_truncate() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RETURN NULL; END $$",
+        ),
+        ("other_version", "UPDATE leasehold_fence.fenced SET version = 0"),
+        ("observing", "UPDATE leasehold_fence.fenced SET mode = 'observe'"),
+        ("table_gone", "DROP TABLE seats"),
+        ("setting_fixed", "ALTER DATABASE @NAME SET leasehold.token = '99'"),
+    ];
+    for (word, sql) in holes {
+        let (name, url) = shop(&cluster);
+        install(&site, &url).with_code(0);
+        site.ask(&["fence", "check", "--url", &url]).with_code(0);
+        block_on(cluster.execute(&name, &sql.replace("@NAME", &name)));
+        let found = site.ask(&["fence", "check", "--url", &url]).with_code(1);
+        assert!(found.out.contains(&format!("hole ({word}): ")), "{word}: {found:?}");
+        site.ask(&["fence", "check", "--url", &url, "--prometheus"]).with_code(1);
+    }
+}
+
+/// Goal: an install that is interrupted while it waits for a lock leaves the table as it was.
+#[test]
+fn an_interrupted_install_leaves_nothing() {
+    let (cluster, site) = (Cluster::start(&[]), Site::new());
+    let (name, url) = shop(&cluster);
+    let holder = block_on_forever(&cluster, &name, "BEGIN; UPDATE seats SET owner = 'h' WHERE seat_id = 1");
+    let mut installing = std::process::Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        .args(["fence", "install", "--url", &url, "--table", "seats", "--key", "seat_id"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    wait_until(&cluster, "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted");
+    leasehold_harness::send_signal(installing.id(), leasehold_harness::Signal::INT);
+    assert!(!installing.wait().expect("it ends").success());
+    drop(holder);
+    assert_eq!(site.ask(&["fence", "check", "--url", &url]).with_code(0).out, "no table is fenced\n");
+    install(&site, &url).with_code(0);
+}
+
+/// A connection that runs this and is kept until it is dropped.
+fn block_on_forever(cluster: &Cluster, name: &str, sql: &str) -> (tokio::runtime::Runtime, impl Sized) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let client = runtime.block_on(async {
+        let client = cluster.client(name).await;
+        client.batch_execute(sql).await.expect("it runs");
+        client
+    });
+    (runtime, client)
+}
+
+/// Waits until a question is answered with yes.
+#[allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
+fn wait_until(cluster: &Cluster, sql: &str) {
+    let yes = block_on(async {
+        let client = cluster.client("postgres").await;
+        for _ in 0..3000 {
+            if client.query_one(sql, &[]).await.expect("an answer").get(0) {
+                return true;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        false
+    });
+    assert!(yes, "{sql}");
 }
 
 #[test]

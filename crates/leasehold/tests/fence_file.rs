@@ -10,14 +10,17 @@ mod fence_support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use fence_support::race::{RaceNote, RaceVerdict, RaceWrite, RaceWriter, judge, parse_shown, race_size, refusal_only};
 use fence_support::{Dice, lease_on, open_leases};
+use leasehold::engine::embedded::storage::{Directory, File, Storage};
 use leasehold::fence::file::FencedFile;
 use leasehold::fence::file::steps::FileChange;
 use leasehold::fence::{FenceError, FenceRefusal, FenceToken, decide};
@@ -95,6 +98,9 @@ async fn the_fence_outlives_the_file() {
     for path in ["/", "no-such-directory/file", ".."] {
         assert!(matches!(FencedFile::new("x", path), Err(FenceError::Invalid(_))), "{path}");
     }
+    // Two names would be two fences of one file.
+    std::os::unix::fs::symlink(&path, dir.path().join("link")).expect("made");
+    assert!(matches!(FencedFile::new("x", dir.path().join("link")), Err(FenceError::Invalid(_))));
 }
 
 /// Goal: a writer that is paused inside of its write does not make others wait for ever, and nothing is written meanwhile.
@@ -115,6 +121,145 @@ async fn a_writer_that_is_paused_is_not_waited_for_for_ever() {
     drop(lock);
     file.change_shown(&setting, append_line("x")).await.expect("admitted");
     assert_eq!(fs::read_to_string(&path).expect("read"), "x\nx\n");
+}
+
+/// A disk whose sync fails once: the first, the second, and so on.
+struct FailingDisk {
+    directory: Directory,
+    syncs_left: Arc<AtomicI64>,
+}
+
+struct FailingFile {
+    file: Box<dyn File>,
+    syncs_left: Arc<AtomicI64>,
+}
+
+fn sync_or_fail(syncs_left: &AtomicI64) -> io::Result<()> {
+    let fails = syncs_left.fetch_sub(1, Ordering::SeqCst) == 1;
+    if fails { Err(io::Error::other("the disk is broken")) } else { Ok(()) }
+}
+
+impl Storage for FailingDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.directory.list()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
+        self.directory.open(name)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
+        let file = self.directory.create(name)?;
+        Ok(Box::new(FailingFile { file, syncs_left: self.syncs_left.clone() }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.directory.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.directory.remove(name)
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        sync_or_fail(&self.syncs_left).and_then(|()| self.directory.sync_dir())
+    }
+}
+
+impl File for FailingFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, at)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_at(bytes, at)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        sync_or_fail(&self.syncs_left).and_then(|()| self.file.sync())
+    }
+}
+
+/// Goal: a sync that failed is never asked again. After it nothing is written any more, although the disk says yes again.
+/// Method: each of the four syncs of a write fails in turn: data, fence, directory before the data are seen, directory after.
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_written() {
+    for failing in 1..=4 {
+        let dir = tempfile::tempdir().expect("a place");
+        let path = dir.path().join("seat");
+        let healthy = FencedFile::new("seat", &path).expect("a file");
+        healthy.change_shown(&"41".parse().unwrap(), append_line("old")).await.expect("admitted");
+        let disk = FailingDisk {
+            directory: Directory::existing(dir.path(), 0o666).expect("a directory"),
+            syncs_left: Arc::new(AtomicI64::new(failing)),
+        };
+        let file = FencedFile::new_on(disk, "seat", &path).expect("a file");
+        let newer = "42".parse().unwrap();
+        let failed = file.change_shown(&newer, append_line("new")).await.expect_err("a sync failed");
+        if failing < 4 {
+            assert!(matches!(failed, FenceError::Unavailable { .. }), "sync {failing}: {failed:?}");
+            assert_eq!(fs::read_to_string(&path).expect("read"), "old\n", "sync {failing}");
+        } else {
+            assert!(matches!(failed, FenceError::Indeterminate { .. }), "sync {failing}: {failed:?}");
+        }
+        let left = fs::read_to_string(&path).expect("read");
+        for shown in [&newer, &"43".parse().unwrap()] {
+            let later = file.change_shown(shown, append_line("later")).await.expect_err("it does not trust the disk");
+            assert!(
+                matches!(&later, FenceError::Unavailable { source, .. }
+                if source.to_string().contains("an earlier sync failed")),
+                "sync {failing}: {later:?}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&path).expect("read"), left, "sync {failing}");
+        healthy.change_shown(&newer, append_line("again")).await.expect("another process has its own view of the disk");
+    }
+}
+
+/// Goal: no write under a lock that has lost its name: the file of another lock may be held by another writer.
+/// Method: the lock file is removed while a writer waits for it. Both writers edit; no line may be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lock_file_that_is_removed_lets_no_two_writers_in() {
+    let dir = tempfile::tempdir().expect("a place");
+    let path = dir.path().join("seat");
+    let over = Arc::new(AtomicBool::new(false));
+    let remover = {
+        let (over, lock) = (over.clone(), dir.path().join(".seat.lock"));
+        std::thread::spawn(move || {
+            while !over.load(Ordering::SeqCst) {
+                let held = fs::File::open(&lock)
+                    .ok()
+                    .filter(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok());
+                // Only a lock that nobody writes under is removed: what is left are those who opened it before.
+                if let Some(held) = held {
+                    let _ = fs::remove_file(&lock);
+                    drop(held);
+                }
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        })
+    };
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..6 {
+        let path = path.clone();
+        writers.spawn(async move {
+            let file = FencedFile::new("seat", &path).expect("a file");
+            for line in 0..60 {
+                let id = format!("w{writer}-{line}");
+                file.change_shown(&"7".parse().unwrap(), append_line(&id)).await.expect("admitted");
+            }
+        });
+    }
+    while let Some(writer) = writers.join_next().await {
+        writer.expect("no writer panics");
+    }
+    over.store(true, Ordering::SeqCst);
+    remover.join().expect("no panic");
+    assert_eq!(fs::read_to_string(&path).expect("read").lines().count(), 360, "a line was lost");
 }
 
 /// Where the processes of a race meet.

@@ -6,6 +6,7 @@ mod fence_support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fence_support::object_server::{ObjectServer, StoreHabits};
@@ -13,7 +14,7 @@ use fence_support::object_store::HttpStore;
 use fence_support::race::{RaceBoard, RaceNote, RaceVerdict, RaceWriter, judge, parse_shown, race_size, refusal_only};
 use fence_support::{lease_on, open_leases};
 use leasehold::fence::object::{
-    NewObject, ObjectFence, ObjectHead, ObjectStore, PutCondition, PutOutcome, StoreAnswer, StoredObject,
+    NewObject, ObjectFence, ObjectHead, ObjectStore, PutCondition, PutOutcome, StoreAnswer, StoreError, StoredObject,
 };
 use leasehold::fence::{FenceError, FenceRefusal, FenceSetting};
 use leasehold::testkit::fence_cases::{FenceSubject, all_cases};
@@ -181,6 +182,70 @@ async fn a_body_that_comes_again_lets_nobody_in() {
     // Planted: without the stamp the store has no way to see it.
     let (answer, body) = write_after_the_body_came_again(false).await;
     assert!(answer.is_ok() && body == b"sold to ada", "the hole that the stamp closes: {answer:?}");
+}
+
+/// A store that loses the answer to its first put: `applies` says whether the put took effect, `newer_follows` whether a newer
+/// holder writes before anybody asks again.
+struct LosingStore {
+    inner: HttpStore,
+    applies: bool,
+    newer_follows: bool,
+    lost: AtomicBool,
+}
+
+impl ObjectStore for LosingStore {
+    fn get<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<StoredObject>> {
+        self.inner.get(key)
+    }
+
+    fn head<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<ObjectHead>> {
+        self.inner.head(key)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, object: &'a NewObject, when: &'a PutCondition) -> StoreAnswer<'a, PutOutcome> {
+        Box::pin(async move {
+            if self.lost.swap(true, Ordering::SeqCst) {
+                return self.inner.put(key, object, when).await;
+            }
+            if self.applies {
+                self.inner.put(key, object, when).await?;
+            }
+            if self.newer_follows {
+                let newer = ObjectFence::untried(self.inner.clone(), true);
+                let shown = "42:bbbbbbbbbbbbbbbb".parse().expect("a token");
+                newer.update_shown(&shown, "seat", key, |_| Ok(b"bob".to_vec())).await.expect("admitted");
+            }
+            Err(StoreError::Unknown("the answer was lost".into()))
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, ()> {
+        self.inner.delete(key)
+    }
+}
+
+/// Goal: what came of a write without an answer is read from its id: done once where that can be seen, unknown otherwise.
+#[tokio::test]
+async fn a_lost_answer_is_settled_by_the_id_of_the_write() {
+    for (applies, newer_follows, body) in
+        [(true, false, "free ada"), (false, false, "free ada"), (true, true, "bob"), (false, true, "bob")]
+    {
+        let server = ObjectServer::start(HASHES).await;
+        let inner = HttpStore { port: server.port() };
+        let plain = ObjectFence::untried(inner.clone(), true);
+        let shown = "41:aaaaaaaaaaaaaaaa".parse().expect("a token");
+        plain.update_shown(&shown, "seat", "/seat", |_| Ok(b"free".to_vec())).await.expect("admitted");
+        let store = LosingStore { inner, applies, newer_follows, lost: AtomicBool::new(false) };
+        let fence = ObjectFence::untried(store, true);
+        let append = |old: Option<Vec<u8>>| Ok([old.unwrap_or_default(), b" ada".to_vec()].concat());
+        let answer = fence.update_shown(&shown, "seat", "/seat", append).await;
+        let at = format!("applies {applies}, newer follows {newer_follows}: {answer:?}");
+        match newer_follows {
+            false => assert!(answer.is_ok(), "{at}"),
+            true => assert!(matches!(answer, Err(FenceError::Indeterminate { .. })), "{at}"),
+        }
+        assert_eq!(plain.read("/seat").await.expect("read").as_deref(), Some(body.as_bytes()), "{at}");
+    }
 }
 
 async fn race(habits: StoreHabits, planted: bool, size: u64) -> RaceVerdict {

@@ -45,8 +45,15 @@ async fn the_table_of_cases() {
         // Other tests of this process count too: no fewer than ours.
         assert!(read_counts(FenceKind::Redis).admitted - before.admitted >= written, "{}", case.name);
     }
-    let ttl = server.command(&["TTL", &RedisFence::fence_key("seat/0")]);
-    assert_eq!(ttl.trim(), "-1", "the memory has no expiry");
+    let key = RedisFence::fence_key("seat/0");
+    let ttl = || server.command(&["TTL", &key]).trim().to_owned();
+    assert_eq!(ttl(), "-1", "the memory has no expiry");
+    // Somebody gave it one: the next write under the same token takes it away.
+    let kept = server.command(&["GET", &key]).trim().to_owned();
+    server.command(&["EXPIRE", &key, "1000"]);
+    let push = RedisVerb::Rpush.on("log:seat/0").arg("x");
+    fence.write_shown(&kept.parse().expect("a fence"), &["seat/0"], push).await.expect("admitted");
+    assert_eq!(ttl(), "-1", "the memory has no expiry, whoever gave it one");
 }
 
 /// Goal: every command that is allowed runs, and answers what Redis answers.
@@ -272,7 +279,7 @@ async fn a_race_over_kills_of_the_server() {
 async fn a_planted_guard_is_flagged() {
     let guard = include_str!("../src/fence/redis/guard.lua");
     let compare = "#t > #token or #t == #token and t > token";
-    let remember = "redis.call('SET', fence, shown)";
+    let remember = "redis.call('SET', KEYS[i], shown)";
     let faults = [(compare, "false"), (compare, "tonumber(t) > tonumber(token)"), (remember, "")];
     for (right, planted) in faults {
         assert!(guard.contains(right));

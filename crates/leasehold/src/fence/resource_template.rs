@@ -102,6 +102,28 @@ impl ResourceTemplate {
         }
     }
 
+    /// Whether a row of one table and a row of another could be the same resource, where fixed names and names made of
+    /// keys are remembered apart. It may say yes where none are.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn may_name_the_same(&self, other: &Self) -> bool {
+        match (self.is_fixed(), other.is_fixed()) {
+            (true, true) => self.fixed_name() == other.fixed_name(),
+            (false, false) => self.prefixes_meet(other),
+            _ => false,
+        }
+    }
+
+    /// Whether one name could begin as the other does.
+    pub(crate) fn prefixes_meet(&self, other: &Self) -> bool {
+        let (one, two) = (self.fixed_prefix(), other.fixed_prefix());
+        match (self.is_fixed(), other.is_fixed()) {
+            (true, true) => one == two,
+            (true, false) => one.starts_with(two),
+            (false, true) => two.starts_with(one),
+            (false, false) => one.starts_with(two) || two.starts_with(one),
+        }
+    }
+
     /// The fixed name; for a template with keys, its texts without them.
     pub(crate) fn fixed_name(&self) -> String {
         let text = |piece: &TemplatePiece| match piece {

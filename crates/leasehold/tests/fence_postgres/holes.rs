@@ -48,6 +48,12 @@ async fn triggers_are_compared_with_what_they_should_be() {
             ALTER TABLE seats ENABLE ALWAYS TRIGGER zz_leasehold_fence";
         is_found_and_mended(fenced, weaker, &[TriggerChanged]).await;
     }
+    // The same trigger, for UPDATE of one column only.
+    let narrower = "DROP TRIGGER zz_leasehold_fence ON seats;
+        CREATE TRIGGER zz_leasehold_fence AFTER INSERT OR UPDATE OF seat_id OR DELETE ON seats FOR EACH ROW
+            EXECUTE FUNCTION leasehold_fence.@GUARD_name();
+        ALTER TABLE seats ENABLE ALWAYS TRIGGER zz_leasehold_fence";
+    is_found_and_mended(Fenced::Keyed, narrower, &[TriggerChanged]).await;
 }
 
 /// Goal: a function with another text is found, of one table and of the whole database.
@@ -165,6 +171,11 @@ async fn an_engine_below_the_fence_is_found() {
         assert_eq!(found.holes.len(), holes, "{floor}");
         assert!(found.holes.iter().all(|hole| hole.kind == HoleKind::EngineBelow));
     }
+    // A name that no table has: hand-written transactions are refused as well.
+    assert_eq!(database.write("", "SELECT leasehold_fence.check('billing', '50')").await, "ok");
+    let mut found = examine(&database.admin, true).await.unwrap();
+    found.compare_with_floor(Token::new(49).unwrap());
+    assert_eq!(found.holes.len(), 1, "{found:?}");
 }
 
 /// Goal: the examination says who could take the fence away, and who could keep others waiting.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::fence::HoleKind;
 use leasehold::fence::postgres::{FenceMode, InstallOptions, Remember, examine, install, plan_install};
 
 use crate::support::{ADA, BOB, Database, Fenced, PATIENCE, SEATS, cluster, options, outcome, under_token};
@@ -177,7 +178,8 @@ async fn bad_installs_get_a_sentence() {
     assert_eq!(database.install(&named).await.resource, "seats/{}");
 }
 
-/// Goal: on a subscriber replicated writes pass, and local ones are fenced.
+/// Goal: on a subscriber replicated writes pass, and local ones are fenced. A subscription to a table that was fenced before
+/// it would stand still: that is found, and a second install mends it.
 #[tokio::test]
 async fn a_subscriber_is_fenced_against_local_writes_only() {
     let (publisher, subscriber) =
@@ -191,7 +193,11 @@ async fn a_subscriber_is_fenced_against_local_writes_only() {
     let subscribe = format!(
         "CREATE SUBSCRIPTION {slot} CONNECTION '{source}' PUBLICATION p WITH (create_slot = false, slot_name = '{slot}')"
     );
+    subscriber.install(&Fenced::Keyed.options()).await;
     subscriber.admin.batch_execute(&subscribe).await.unwrap();
+    assert_eq!(subscriber.holes().await, [HoleKind::TriggerChanged], "the apply worker would be refused");
+    let report = subscriber.install(&Fenced::Keyed.options()).await;
+    assert!(report.notes.iter().any(|note| note.contains("subscription")), "{:?}", report.notes);
     let arrived = async |owner: &str| {
         let deadline = Instant::now() + PATIENCE;
         while subscriber.value("SELECT owner FROM seats WHERE seat_id = 14").await != owner {
@@ -200,8 +206,6 @@ async fn a_subscriber_is_fenced_against_local_writes_only() {
         }
     };
     arrived("free").await;
-    let report = subscriber.install(&Fenced::Keyed.options()).await;
-    assert!(report.notes.iter().any(|note| note.contains("subscription")), "{:?}", report.notes);
     assert_eq!(subscriber.holes().await, []);
     publisher.admin.batch_execute("UPDATE seats SET owner = 'ada' WHERE seat_id = 14").await.unwrap();
     arrived("ada").await;

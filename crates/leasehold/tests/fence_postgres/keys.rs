@@ -5,7 +5,7 @@ use leasehold::fence::postgres::{InstallOptions, Remember};
 use crate::support::{ADA, BOB, Database, options, under_token};
 
 /// Type, a value, and the text that a lease must be taken under.
-const TYPES: [(&str, &str, &str); 20] = [
+const TYPES: [(&str, &str, &str); 36] = [
     ("smallint", "7", "7"),
     ("int", "-7", "-7"),
     ("bigint", "9223372036854775807", "9223372036854775807"),
@@ -26,11 +26,29 @@ const TYPES: [(&str, &str, &str); 20] = [
     ("jsonb", "'{\"b\":1,\"a\":2}'", "{\"a\": 2, \"b\": 1}"),
     ("mood", "'fine'", "fine"),
     ("small", "3", "3"),
+    // What has no date, and what is long ago.
+    ("date", "'infinity'", "infinity"),
+    ("date", "'-infinity'", "-infinity"),
+    ("date", "'0044-03-15 BC'", "0044-03-15 BC"),
+    ("timestamp", "'infinity'", "infinity"),
+    ("timestamp", "'0044-03-15 12:00 BC'", "0044-03-15T12:00:00.000000 BC"),
+    ("timestamptz", "'-infinity'", "-infinity"),
+    ("timestamptz", "'0044-03-15 12:00+00 BC'", "0044-03-15T12:00:00.000000Z BC"),
+    // What a session prints by its settings.
+    ("float8", "0.1::float8 + 0.2", "0.30000000000000004"),
+    ("float4", "'1.1'", "1.1"),
+    ("interval", "'1 day 02:00'", "1 day 02:00:00"),
+    ("daterange", "'[2026-11-17,2026-11-18)'", "[2026-11-17,2026-11-18)"),
+    ("tstzrange", "'[2026-11-17 00:00+00,)'", "[\"2026-11-17 00:00:00+00\",)"),
+    ("date[]", "ARRAY[date '2026-11-17']", "{2026-11-17}"),
+    ("bytea[]", "ARRAY['\\xdead'::bytea]", "{\"\\\\xdead\"}"),
+    ("money", "12.5::money", "$12.50"),
+    ("timetz", "'10:00:00+02'", "10:00:00+02"),
 ];
 
 /// Settings of two sessions that print many types differently.
 const SESSIONS: [&str; 2] = [
-    "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'; SET IntervalStyle = 'iso_8601'; SET bytea_output = 'escape'; SET extra_float_digits = 0",
+    "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'; SET IntervalStyle = 'iso_8601'; SET bytea_output = 'escape'; SET extra_float_digits = -10",
     "SET TimeZone = 'America/New_York'; SET DateStyle = 'ISO'; SET bytea_output = 'hex'; SET search_path = pg_catalog, public",
 ];
 
@@ -45,9 +63,9 @@ async fn keys_of_every_type_have_one_text_in_every_session() {
             let table = format!("t{at}");
             let make = format!("CREATE TABLE {table} (k {kind} PRIMARY KEY, v text)");
             database.admin.batch_execute(&make).await.unwrap();
-            database.install(&options(&table, &["k"], "it/{}", remember)).await;
-            let first = format!("41:aaaaaaaaaaaaaaaa\tit/{text}");
-            let second = format!("42:bbbbbbbbbbbbbbbb\tit/{text}");
+            database.install(&options(&table, &["k"], &format!("{table}/{{}}"), remember)).await;
+            let first = format!("41:aaaaaaaaaaaaaaaa\t{table}/{text}");
+            let second = format!("42:bbbbbbbbbbbbbbbb\t{table}/{text}");
             let clients = [database.client().await, database.client().await];
             for (client, settings) in clients.iter().zip(SESSIONS) {
                 client.batch_execute(settings).await.unwrap();
@@ -64,11 +82,52 @@ async fn keys_of_every_type_have_one_text_in_every_session() {
     }
 }
 
+/// Goal: a key that changes to one that a session prints alike is a key that changes: its old resource is remembered.
+/// Method: in a session that prints both alike, a newer holder moves a row away; the older one brings the old key back.
+#[tokio::test]
+async fn a_key_that_is_printed_alike_is_still_another_key() {
+    for remember in [Remember::Row, Remember::Name] {
+        for (kind, old, new) in [
+            ("float8", "1.0000000000001", "1.0000000000002"),
+            ("date", "'infinity'", "'-infinity'"),
+            ("date", "'0044-03-15'", "'0044-03-15 BC'"),
+        ] {
+            let database = Database::new(&format!(
+                "CREATE TABLE t (k {kind} PRIMARY KEY, v text); INSERT INTO t VALUES ({old}, 'x')"
+            ))
+            .await;
+            database.install(&options("t", &["k"], "it/{}", remember)).await;
+            let client = database.client().await;
+            client.batch_execute("SET extra_float_digits = -10").await.unwrap();
+            under_token(&client, BOB, &format!("UPDATE t SET k = {new}")).await.unwrap();
+            let back = under_token(&client, ADA, &format!("INSERT INTO t VALUES ({old}, 'y')")).await.unwrap_err();
+            assert_eq!(back.code().unwrap().code(), "LH001", "{remember:?} {kind}: {back:?}");
+        }
+    }
+}
+
+/// Goal: names of the greatest length work, and a longer one is no other table.
+#[tokio::test]
+async fn names_of_63_bytes_are_fenced() {
+    let (table, key) = ("t".repeat(63), "k".repeat(63));
+    for remember in [Remember::Row, Remember::Name] {
+        let database = Database::new(&format!("CREATE TABLE {table} ({key} int PRIMARY KEY, v text)")).await;
+        database.install(&options(&table, &[&key], "it/{}", remember)).await;
+        assert_eq!(database.holes().await, []);
+        assert_eq!(database.write(BOB, &format!("INSERT INTO {table} VALUES (1, 'x')")).await, "ok");
+        assert_eq!(database.write(ADA, &format!("UPDATE {table} SET v = 'y'")).await, "LH001");
+        let longer = options(&format!("{table}t"), &[&key], "it/{}", remember);
+        assert!(database.refuses_install(&longer).await.contains("no table"));
+        let longer = options(&table, &[&format!("{key}k")], "it/{}", remember);
+        assert!(database.refuses_install(&longer).await.contains("no column"));
+    }
+}
+
 /// Goal: a type whose equal values may have unequal texts is warned of.
 #[tokio::test]
 async fn keys_without_one_text_are_warned_of() {
     for (kind, warned) in
-        [("float8", true), ("interval", true), ("daterange", true), ("int", false), ("numeric", false)]
+        [("float8", true), ("interval", true), ("daterange", true), ("int", false), ("numeric", false), ("text", false)]
     {
         let database = Database::new(&format!("CREATE TABLE t (k {kind} PRIMARY KEY)")).await;
         let report = database.install(&options("t", &["k"], "t/{}", Remember::Row)).await;
@@ -132,6 +191,7 @@ async fn the_store_is_chosen_by_the_keys() {
          CREATE TABLE part (id int NOT NULL, e int); CREATE UNIQUE INDEX ON part (id) WHERE e > 0;
          CREATE TABLE expr (id int NOT NULL); CREATE UNIQUE INDEX ON expr ((id + 1));
          CREATE TABLE nulls (id int UNIQUE);
+         CREATE UNLOGGED TABLE brief (id int PRIMARY KEY);
          CREATE TABLE made (n int NOT NULL, id int GENERATED ALWAYS AS (n + 1) STORED UNIQUE NOT NULL);
          CREATE TABLE own (id int PRIMARY KEY, leasehold_fence int)",
     )
@@ -143,6 +203,7 @@ async fn the_store_is_chosen_by_the_keys() {
         ("part", Remember::Name, "unique index"),
         ("expr", Remember::Name, "unique index"),
         ("nulls", Remember::Name, "NULL"),
+        ("brief", Remember::Name, "unlogged"),
         ("made", Remember::Name, "generated"),
     ] {
         let chosen =

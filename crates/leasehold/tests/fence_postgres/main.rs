@@ -11,6 +11,7 @@ mod partitions;
 mod pooler;
 mod race;
 mod restore;
+mod roles;
 mod schedules;
 mod statements;
 mod support;

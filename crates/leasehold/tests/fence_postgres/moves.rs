@@ -61,6 +61,106 @@ async fn a_removed_fence_is_remembered_unless_forgotten() {
     }
 }
 
+/// Goal: a fence that was removed is remembered, whatever store the next one has.
+#[tokio::test]
+async fn a_removed_fence_is_remembered_by_another_store() {
+    for (first, second) in [(Fenced::Row, Fenced::Keyed), (Fenced::Keyed, Fenced::Row)] {
+        let database = first.database().await;
+        bob_writes(&database).await;
+        remove(&mut database.client().await, "seats", false).await.unwrap();
+        database.install(&second.options()).await;
+        assert_eq!(database.holes().await, []);
+        ada_is_refused(&database, &format!("{first:?}, removed, {second:?}")).await;
+    }
+}
+
+/// Goal: who forgets its own memory does not forget that of another table with the same names.
+#[tokio::test]
+async fn forgetting_leaves_what_other_tables_remember() {
+    let other = "CREATE TABLE boxes (seat_id int PRIMARY KEY, owner text); INSERT INTO boxes VALUES (14, 'free')";
+    for fenced in [Fenced::Keyed, Fenced::OneName] {
+        let database = fenced.database().await;
+        database.admin.batch_execute(other).await.unwrap();
+        database.install(&InstallOptions { table: "boxes".into(), ..fenced.options() }).await;
+        assert_eq!(database.write(BOB, "UPDATE boxes SET owner = 'bob' WHERE seat_id = 14").await, "ok");
+        let report = remove(&mut database.client().await, "seats", true).await.unwrap();
+        assert!(!report.forgotten, "{fenced:?}: it is not seats' to forget");
+        assert_eq!(
+            database.write(ADA, "UPDATE boxes SET owner = 'ada' WHERE seat_id = 14").await,
+            "LH001",
+            "{fenced:?}"
+        );
+        let report = remove(&mut database.client().await, "boxes", true).await.unwrap();
+        assert!(report.forgotten, "{fenced:?}");
+        assert_eq!(database.value("SELECT count(*)::text FROM leasehold_fence.seen").await, "0", "{fenced:?}");
+    }
+    // Names that cannot meet are forgotten apart.
+    let database = Fenced::Keyed.database().await;
+    database.admin.batch_execute(other).await.unwrap();
+    database.install(&options("boxes", &["seat_id"], "box/{}", Remember::Name)).await;
+    assert_eq!(database.write(BOB, "UPDATE boxes SET owner = 'bob' WHERE seat_id = 14").await, "ok");
+    assert!(remove(&mut database.client().await, "seats", true).await.unwrap().forgotten);
+    assert_eq!(database.write(ADA, "UPDATE boxes SET owner = 'ada' WHERE seat_id = 14").await, "LH001");
+}
+
+/// Goal: a fence on a copy of a fenced table leaves that of the first one alone.
+/// Method: `LIKE … INCLUDING ALL` copies the comment that names the guard.
+#[tokio::test]
+async fn a_copy_of_a_table_has_a_guard_of_its_own() {
+    let database = Fenced::Row.database().await;
+    bob_writes(&database).await;
+    let copy = "CREATE TABLE copy (LIKE seats INCLUDING ALL); INSERT INTO copy SELECT * FROM seats";
+    database.admin.batch_execute(copy).await.unwrap();
+    database.install(&InstallOptions { table: "copy".into(), ..Fenced::Row.options() }).await;
+    assert_eq!(database.holes().await, []);
+    assert_eq!(database.value("SELECT count(DISTINCT guard)::text FROM leasehold_fence.fenced").await, "2");
+    ada_is_refused(&database, "the first").await;
+    assert_eq!(database.write(ADA, "UPDATE copy SET owner = 'x' WHERE seat_id = 14").await, "LH001", "the copied row");
+    remove(&mut database.client().await, "copy", true).await.unwrap();
+    assert_eq!(database.holes().await, []);
+    ada_is_refused(&database, "after the copy").await;
+}
+
+/// Goal: a column of that name that is not ours is not taken for a fence.
+/// Method: with an empty text in it, an UPDATE that shows nothing would show what the row remembers.
+#[tokio::test]
+async fn a_column_that_holds_no_fence_is_refused() {
+    let table = "CREATE TABLE seats (seat_id int PRIMARY KEY, owner text, leasehold_fence text);
+        INSERT INTO seats VALUES (14, 'free', '')";
+    let database = Database::new(table).await;
+    let sentence = database.refuses_install(&Fenced::Row.options()).await;
+    assert!(sentence.contains("--remember name"), "{sentence}");
+    database.admin.batch_execute("UPDATE seats SET leasehold_fence = '42:bbbbbbbbbbbbbbbb'").await.unwrap();
+    database.install(&Fenced::Row.options()).await;
+    assert_eq!(database.write("", WRITE).await, "LH002");
+    assert_eq!(database.write(ADA, WRITE).await, "LH001");
+}
+
+/// Goal: a removal holds up writers no longer than an install does.
+#[tokio::test]
+async fn a_fence_is_removed_under_traffic() {
+    let database = Fenced::Keyed.database().await;
+    let (holder, writer) = (database.client().await, database.client().await);
+    let hold =
+        "BEGIN; SELECT set_config('leasehold.token', '42', true); UPDATE seats SET owner = 'h' WHERE seat_id = 20";
+    holder.batch_execute(hold).await.unwrap();
+    let mut remover = database.client().await;
+    let removing = tokio::spawn(async move { remove(&mut remover, "seats", false).await });
+    let began = std::time::Instant::now();
+    let (mut writes, mut longest) = (0, std::time::Duration::ZERO);
+    while began.elapsed() < std::time::Duration::from_secs(2) {
+        let one = std::time::Instant::now();
+        crate::support::under_token(&writer, "42", WRITE).await.unwrap();
+        (writes, longest) = (writes + 1, longest.max(one.elapsed()));
+    }
+    assert!(!removing.is_finished(), "the table is held");
+    holder.batch_execute("COMMIT").await.unwrap();
+    removing.await.unwrap().unwrap();
+    println!("{writes} writes, the longest took {longest:?}");
+    assert!(writes > 3, "writers stood behind the lock of the removal");
+    assert_eq!(database.write("", WRITE).await, "ok", "it is removed");
+}
+
 /// Goal: a renamed table just goes on; a renamed key fails closed, is found, and is taken up by a second install.
 #[tokio::test]
 async fn renamed_tables_and_keys() {

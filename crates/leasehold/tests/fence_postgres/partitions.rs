@@ -66,6 +66,41 @@ async fn a_later_partition_is_fenced_and_its_truncate_is_found() {
     }
 }
 
+/// Goal: a table that is attached as a partition is fenced from that moment, its rows too; `check` finds its open TRUNCATE.
+#[tokio::test]
+async fn an_attached_partition_is_fenced() {
+    for (remember, keys, resource) in [
+        (Remember::Row, &["seat_id"][..], "seat/{}"),
+        (Remember::Name, &["seat_id"], "seat/{}"),
+        (Remember::Name, &[], "all"),
+    ] {
+        let database = Database::new(PARTITIONED).await;
+        let seats = options("seats", keys, resource, remember);
+        database.install(&seats).await;
+        let column = if remember == Remember::Row { ", leasehold_fence text" } else { "" };
+        let attach = format!(
+            "CREATE TABLE more (seat_id int PRIMARY KEY, owner text{column}); INSERT INTO more VALUES (201, 'x');
+             ALTER TABLE seats ATTACH PARTITION more FOR VALUES FROM (200) TO (300)"
+        );
+        database.admin.batch_execute(&attach).await.unwrap();
+        for relation in ["seats", "more"] {
+            let write = format!("UPDATE {relation} SET owner = 'y' WHERE seat_id = 201");
+            for (token, code) in [("", "LH002"), (BOB, "ok"), (ADA, "LH001")] {
+                assert_eq!(database.write(token, &write).await, code, "{resource} {relation} {token}");
+            }
+            let replica = format!("SET LOCAL session_replication_role = replica; {write}");
+            assert_eq!(database.write("", &replica).await, "LH002", "{resource} {relation}: it fires always");
+        }
+        assert_eq!(database.holes().await, [HoleKind::TruncateOpen], "{resource}");
+        database.install(&seats).await;
+        assert_eq!(database.holes().await, [], "{resource}");
+        // Detached it is a table of its own, without a fence. Where its column shows what it was, that is found.
+        database.admin.batch_execute("ALTER TABLE seats DETACH PARTITION more").await.unwrap();
+        let expected = if remember == Remember::Row { &[HoleKind::Unfenced][..] } else { &[] };
+        assert_eq!(database.holes().await, expected, "{resource}");
+    }
+}
+
 /// Goal: what cannot be fenced whole is not fenced at all.
 #[tokio::test]
 async fn a_partition_or_a_parent_of_others_is_refused() {

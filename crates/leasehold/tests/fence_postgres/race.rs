@@ -3,6 +3,9 @@
 //! Every admitted write leaves a row of history in the same transaction, with a number that is drawn after the fenced write:
 //! in the order of these numbers the tokens of a resource must never fall. A refusal as stale must name a higher token that
 //! somebody had shown before.
+//!
+//! Three kinds of kills, each counted: clients whose connection is cut inside of a transaction or at its COMMIT, backends that
+//! are terminated, and servers that end at once and recover.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,6 +33,17 @@ struct Tally {
     refused: AtomicU64,
     again: AtomicU64,
     unknown: AtomicU64,
+    /// Clients that were cut off before COMMIT, and while it was under way.
+    cut_before: AtomicU64,
+    cut_at_commit: AtomicU64,
+    terminated: AtomicU64,
+    crashes: AtomicU64,
+}
+
+/// A connection, and the task that a cut ends: the socket closes without a word, as that of a killed process does.
+struct Connected {
+    client: Client,
+    task: tokio::task::AbortHandle,
 }
 
 struct Race {
@@ -40,7 +54,7 @@ struct Race {
     tally: Tally,
     wrong: Mutex<Vec<String>>,
     stop: AtomicBool,
-    wanted: u64,
+    with_kills: bool,
 }
 
 /// Numbers without a crate: enough for choices.
@@ -56,10 +70,10 @@ impl Dice {
 }
 
 impl Race {
-    async fn connect(&self) -> Option<Client> {
+    async fn connect(&self) -> Option<Connected> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
-        tokio::spawn(async move { drop(connection.await) });
-        Some(client)
+        let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        Some(Connected { client, task })
     }
 
     /// The table of a resource, the condition for one of its rows, and what an upsert conflicts with. A resource that is
@@ -76,7 +90,7 @@ impl Race {
     async fn write_for_ever(self: Arc<Self>, seed: u64) {
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ seed.wrapping_mul(0xD134_2543_DE82_EF95));
         let mut connected = None;
-        while self.tally.answers.load(Ordering::Relaxed) < self.wanted && !self.stop.load(Ordering::Relaxed) {
+        while !self.stop.load(Ordering::Relaxed) {
             let Some(client) = connected.take() else {
                 connected = self.connect().await;
                 if connected.is_none() {
@@ -91,7 +105,7 @@ impl Race {
     }
 
     /// One write. False: the connection is of no more use.
-    async fn write_once(&self, client: &Client, dice: &mut Dice) -> bool {
+    async fn write_once(&self, connected: &Connected, dice: &mut Dice) -> bool {
         let resource = dice.roll(RESOURCES as u64) as usize;
         let granted = &self.granted[resource];
         // A new holder now and then; otherwise the current one, or one of those before it.
@@ -100,7 +114,7 @@ impl Race {
             3..=6 => granted.load(Ordering::SeqCst),
             _ => (granted.load(Ordering::SeqCst) - 1 - dice.roll(3) as i64).max(1),
         };
-        let done = self.transact(client, resource, token, dice).await;
+        let done = self.transact(connected, resource, token, dice).await;
         self.tally.answers.fetch_add(1, Ordering::Relaxed);
         let Err(error) = done else {
             self.tally.committed.fetch_add(1, Ordering::Relaxed);
@@ -119,17 +133,41 @@ impl Race {
                 }
             }
         }
-        client.batch_execute("ROLLBACK").await.is_ok()
+        connected.client.batch_execute("ROLLBACK").await.is_ok()
+    }
+
+    /// Commits. Now and then the client is killed before, or in the middle of it: then nobody knows what came of it.
+    async fn commit_or_die(&self, connected: &Connected, dice: &mut Dice) -> Result<(), tokio_postgres::Error> {
+        let commit = connected.client.batch_execute("COMMIT");
+        match dice.roll(60) {
+            0 if self.with_kills => {
+                self.tally.cut_before.fetch_add(1, Ordering::Relaxed);
+                connected.task.abort();
+                commit.await
+            }
+            1 if self.with_kills => {
+                self.tally.cut_at_commit.fetch_add(1, Ordering::Relaxed);
+                let task = connected.task.clone();
+                let pause = Duration::from_micros(dice.roll(800));
+                tokio::spawn(async move {
+                    tokio::time::sleep(pause).await;
+                    task.abort();
+                });
+                commit.await
+            }
+            _ => commit.await,
+        }
     }
 
     async fn transact(
         &self,
-        client: &Client,
+        connected: &Connected,
         resource: usize,
         token: i64,
         dice: &mut Dice,
     ) -> Result<(), tokio_postgres::Error> {
         let level = ["READ COMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(4) as usize];
+        let client = &connected.client;
         let (table, [seat, part], key) = self.target(resource, dice);
         let row = format!("seat_id = {seat} AND part = {part}");
         let insert = format!("INSERT INTO {table} (seat_id, part, owner) VALUES ({seat}, {part}, 'x')");
@@ -158,7 +196,7 @@ impl Race {
         if dice.roll(4) == 0 {
             tokio::time::sleep(Duration::from_millis(dice.roll(30))).await;
         }
-        client.batch_execute("COMMIT").await
+        self.commit_or_die(connected, dice).await
     }
 
     fn judge_refusal(&self, resource: usize, token: i64, refusal: &FenceRefusal) {
@@ -170,6 +208,40 @@ impl Race {
             self.wrong.lock().unwrap().push(format!("resource {resource}, token {token}: {refusal:?}"));
         }
     }
+}
+
+impl Tally {
+    fn had_all_kills(&self) -> bool {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [&self.cut_before, &self.cut_at_commit, &self.terminated].iter().all(|counter| load(counter) > 2)
+            && load(&self.crashes) > 1
+    }
+
+    fn report_line(&self) -> String {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        format!(
+            "{} answers, {} committed, {} refused, {} to run again, {} unknown; {} clients cut before COMMIT and {} at it, {} \
+             backends terminated, {} servers crashed",
+            load(&self.answers),
+            load(&self.committed),
+            load(&self.refused),
+            load(&self.again),
+            load(&self.unknown),
+            load(&self.cut_before),
+            load(&self.cut_at_commit),
+            load(&self.terminated),
+            load(&self.crashes)
+        )
+    }
+}
+
+/// Terminates a backend of the race that is inside of a transaction. How many it were.
+async fn terminate_one(url: &str) -> u64 {
+    let Ok((client, connection)) = tokio_postgres::connect(url, NoTls).await else { return 0 };
+    tokio::spawn(async move { drop(connection.await) });
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+        AND pid <> pg_backend_pid() AND xact_start IS NOT NULL ORDER BY random() LIMIT 1";
+    client.query(sql, &[]).await.map_or(0, |rows| rows.len() as u64)
 }
 
 /// How many writes were admitted after a newer one.
@@ -220,42 +292,37 @@ async fn run_race(
         tally: Tally::default(),
         wrong: Mutex::default(),
         stop: AtomicBool::new(false),
-        wanted,
+        with_kills,
     });
     for granted in &race.granted {
         granted.store(1, Ordering::SeqCst);
     }
     let writers: Vec<_> = (1..=WRITERS).map(|seed| tokio::spawn(race.clone().write_for_ever(seed))).collect();
-    let mut crashed = false;
-    while with_kills && race.tally.answers.load(Ordering::Relaxed) < wanted {
-        tokio::time::sleep(Duration::from_millis(250)).await;
-        if !crashed && race.tally.answers.load(Ordering::Relaxed) > wanted / 2 {
+    let answers = || race.tally.answers.load(Ordering::Relaxed);
+    // A long race crashes the server every 20,000 answers, a short one twice; and no race ends before it had its kills.
+    let crash_every = (wanted / 3).clamp(1, 20_000);
+    while answers() < wanted || with_kills && !race.tally.had_all_kills() {
+        tokio::time::sleep(Duration::from_millis(if with_kills { 100 } else { 10 })).await;
+        if !with_kills {
+            continue;
+        }
+        if answers() / crash_every > race.tally.crashes.load(Ordering::Relaxed) {
             cluster.crash();
             cluster.start_server();
-            crashed = true;
-        } else if let Ok((client, connection)) = tokio_postgres::connect(&race.url, NoTls).await {
-            tokio::spawn(async move { drop(connection.await) });
-            let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
-                AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
-            let _ = client.batch_execute(sql).await;
+            race.tally.crashes.fetch_add(1, Ordering::Relaxed);
+        } else {
+            let terminated = terminate_one(&race.url).await;
+            race.tally.terminated.fetch_add(terminated, Ordering::Relaxed);
         }
     }
+    race.stop.store(true, Ordering::Relaxed);
     for writer in writers {
         writer.await.unwrap();
     }
     let client = cluster.client(database).await;
     let stale = count_stale(&client).await;
-    let tally = &race.tally;
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!(
-        "{fenced:?}: {} answers, {} committed, {} refused, {} to run again, {} unknown: {stale} stale, {} wrongly refused",
-        load(&tally.answers),
-        load(&tally.committed),
-        load(&tally.refused),
-        load(&tally.again),
-        load(&tally.unknown),
-        race.wrong.lock().unwrap().len()
-    );
+    let wrong = race.wrong.lock().unwrap().len();
+    println!("{fenced:?}: {}: {stale} stale, {wrong} wrongly refused", race.tally.report_line());
     (stale, race)
 }
 
@@ -273,6 +340,7 @@ async fn no_stale_write_is_admitted_in_a_race() {
             load(&race.tally.committed) > 50 && load(&race.tally.refused) > 50,
             "{fenced:?}: a race that tries nothing"
         );
+        assert!(race.tally.had_all_kills(), "{fenced:?}: {}", race.tally.report_line());
     }
 }
 

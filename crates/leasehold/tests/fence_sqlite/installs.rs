@@ -77,6 +77,27 @@ fn a_removed_fence_is_remembered_unless_forgotten() {
     assert_eq!(remove(&mut connection, "halls", false).unwrap_err().to_string(), "halls is not fenced");
 }
 
+/// Goal: who forgets its own memory does not forget that of another table with the same names.
+#[test]
+fn forgetting_leaves_what_other_tables_remember() {
+    for (resource, other) in [("seat/{}", "seat/{}"), ("{}", "seat/{}"), ("hall", "hall"), ("seat/{}", "seat/14")] {
+        let (mut connection, fence) = fenced_seats();
+        connection.execute_batch("CREATE TABLE boxes (id INTEGER PRIMARY KEY); INSERT INTO boxes VALUES (14)").unwrap();
+        install(&mut connection, &options("seats", &["seat_id"], resource)).unwrap();
+        install(&mut connection, &options("boxes", &["id"], other)).unwrap();
+        assert_eq!(write(&fence, &mut connection, BOB, "UPDATE boxes SET id = 14"), "ok");
+        assert!(!remove(&mut connection, "seats", true).unwrap(), "{resource} {other}: not its own to forget");
+        assert_eq!(write(&fence, &mut connection, ADA, "UPDATE boxes SET id = 14"), "LH001", "{resource} {other}");
+        assert!(remove(&mut connection, "boxes", true).unwrap(), "{resource} {other}");
+    }
+    let (mut connection, fence) = fenced_seats();
+    connection.execute_batch("CREATE TABLE boxes (id INTEGER PRIMARY KEY); INSERT INTO boxes VALUES (14)").unwrap();
+    install(&mut connection, &options("boxes", &["id"], "box/{}")).unwrap();
+    assert_eq!(write(&fence, &mut connection, BOB, "UPDATE boxes SET id = 14"), "ok");
+    assert!(remove(&mut connection, "seats", true).unwrap());
+    assert_eq!(write(&fence, &mut connection, ADA, "UPDATE boxes SET id = 14"), "LH001");
+}
+
 /// Goal: triggers that are gone or changed, renamed tables and keys are found, and a second install mends them.
 #[test]
 fn holes_are_found_and_mended() {

@@ -1,14 +1,22 @@
-//! The fence of SQLite tables: the table of cases, statements, traps, installs, holes, and a race of processes' worth of
-//! connections.
+//! The fence of SQLite tables: the table of cases, statements, traps, installs, holes, and races of connections and of processes
+//! that are killed.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // real files live in real time
 
 mod installs;
+mod killed;
 mod race;
+#[allow(dead_code, reason = "the judge has more than one kind of race")]
+#[path = "../fence_support/race.rs"]
+mod race_judge;
 mod statements;
+#[allow(dead_code, reason = "no test uses all of it")]
+#[path = "../support/mod.rs"]
+mod support;
 
 use leasehold::fence::sqlite::{SqliteFence, SqliteInstallOptions, install};
 use leasehold::fence::{FenceError, FenceSetting};
 use rusqlite::Connection;
+use support::Dice;
 
 const ADA: &str = "41:aaaaaaaaaaaaaaaa";
 const BOB: &str = "42:bbbbbbbbbbbbbbbb";

@@ -87,6 +87,13 @@ fn every_statement_needs_a_token_that_is_not_stale() {
         "DELETE FROM seats",
         "INSERT INTO seats VALUES (99, 'x')",
         "INSERT OR REPLACE INTO seats VALUES (14, 'x')",
+        // The policy of the statement is also that of the statements in a trigger: it must not silence the fence.
+        "INSERT OR IGNORE INTO seats VALUES (99, 'x')",
+        "INSERT OR FAIL INTO seats VALUES (99, 'x')",
+        "UPDATE OR IGNORE seats SET owner = 'x' WHERE seat_id = 14",
+        "UPDATE OR REPLACE seats SET owner = 'x' WHERE seat_id = 14",
+        "UPDATE OR FAIL seats SET owner = 'x' WHERE seat_id = 14",
+        "UPDATE OR ROLLBACK seats SET owner = 'x' WHERE seat_id = 14",
         "UPDATE seats SET seat_id = 99 WHERE seat_id = 14",
         "UPDATE some_seats SET owner = 'x' WHERE seat_id = 14",
     ] {
@@ -140,6 +147,47 @@ fn replace_over_another_unique_index_is_fenced() {
     assert_eq!(write(&fence, &mut connection, "51", replace), "LH001");
     connection.pragma_update(None, "recursive_triggers", false).unwrap();
     assert_eq!(write(&fence, &mut connection, "51", replace), "ok", "this is the trap that the pragma closes");
+}
+
+/// Goal: a writer that reads before it writes is not thrown out by another one that commits between.
+/// Method: the other one starts after the read; it waits for the end of the transaction that has begun.
+#[test]
+fn a_transaction_that_reads_first_keeps_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shop.sqlite");
+    let open = || {
+        let connection = Connection::open(&path).unwrap();
+        connection.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
+        connection
+    };
+    let mut connection = open();
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = WAL; CREATE TABLE seats (seat_id INTEGER PRIMARY KEY, owner TEXT);
+             INSERT INTO seats VALUES (14, 'free')",
+        )
+        .unwrap();
+    install(&mut connection, &options("seats", &["seat_id"], "seat/{}")).unwrap();
+    let fence = SqliteFence::attach(&connection).unwrap();
+    let sell = |owner: &str| format!("UPDATE seats SET owner = owner || '{owner}' WHERE seat_id = 14");
+    let mut other = None;
+    let first = fence.write_showing(ADA.parse().unwrap(), &mut connection, |tx| {
+        let owner: String = tx.query_row("SELECT owner FROM seats", [], |row| row.get(0))?;
+        assert_eq!(owner, "free");
+        let (mut connection, sql) = (open(), sell(" bob"));
+        let handle = std::thread::spawn(move || {
+            let fence = SqliteFence::attach(&connection).unwrap();
+            write(&fence, &mut connection, BOB, &sql)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!handle.is_finished(), "the write lock is the order");
+        other = Some(handle);
+        Ok(tx.execute_batch(&sell(" ada"))?)
+    });
+    first.unwrap();
+    assert_eq!(other.unwrap().join().unwrap(), "ok");
+    let owner: String = connection.query_row("SELECT owner FROM seats", [], |row| row.get(0)).unwrap();
+    assert_eq!(owner, "free ada bob");
 }
 
 /// Goal: a cascade is a write to the fenced child, and the whole statement is undone.

@@ -31,18 +31,23 @@ pub struct FenceRemoveArgs {
 impl FenceRemoveArgs {
     /// Removes the fence.
     pub async fn execute(self) -> anyhow::Result<u8> {
-        let table = match self.database.parse()? {
+        let (table, forgotten) = match self.database.parse()? {
             FencedDatabase::Postgres(url) => {
                 let mut client = postgres::connect(&url).await.map_err(fence_failure)?;
-                postgres::remove(&mut client, &self.table, self.forget).await.map_err(fence_failure)?.table
+                let removed = postgres::remove(&mut client, &self.table, self.forget).await.map_err(fence_failure)?;
+                (removed.table, removed.forgotten)
             }
             FencedDatabase::Sqlite(path) => {
                 let mut connection = sqlite::connect(&path).map_err(fence_failure)?;
-                sqlite::remove(&mut connection, &self.table, self.forget).map_err(fence_failure)?;
-                self.table
+                let forgotten = sqlite::remove(&mut connection, &self.table, self.forget).map_err(fence_failure)?;
+                (self.table, forgotten)
             }
         };
-        let memory = if self.forget { "its memory is gone" } else { "what it remembers stays" };
+        let memory = match (self.forget, forgotten) {
+            (true, true) => "its memory is gone",
+            (true, false) => "what it remembers stays: another fenced table may have the same resources",
+            (false, _) => "what it remembers stays",
+        };
         output::line(format!("{} is not fenced any more, {memory}", output::plain(&table)))?;
         Ok(exit::DONE)
     }

@@ -49,6 +49,7 @@ use self::real::{FileLock, RealFiles};
 use self::steps::{FileChange, FileNames, StepError, read_fence, write_under_fence};
 use super::{FenceError, FenceKind, FenceSetting, FenceToken, counters};
 use crate::clock::{Clock, SystemClock};
+use crate::engine::embedded::storage::Storage;
 use crate::error::BoxError;
 use crate::lease::FencedLease;
 
@@ -73,6 +74,9 @@ struct SharedFile {
     durable_token: AtomicU64,
     /// A sync failed: what is on disk is unknown, and a second sync would not tell.
     sync_failed: AtomicBool,
+    /// In place of the real disk: one whose syncs fail.
+    #[cfg(any(test, feature = "testkit"))]
+    test_disk: Option<Box<dyn Storage>>,
 }
 
 impl fmt::Debug for FencedFile {
@@ -90,12 +94,18 @@ impl FencedFile {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Invalid`]: the path names no file in a directory that exists.
+    /// [`FenceError::Invalid`]: the path names no file in a directory that exists, or a symbolic link.
     pub fn new(resource: impl Into<String>, path: impl AsRef<Path>) -> Result<Self, FenceError> {
         let path = path.as_ref();
         let invalid = |sentence: String| FenceError::Invalid(sentence);
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| invalid(format!("{} names no file, in UTF-8", path.display())))?;
+        if path.is_symlink() {
+            return Err(invalid(format!(
+                "{} is a symbolic link: name the file itself, which has the fence",
+                path.display()
+            )));
+        }
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
@@ -108,8 +118,23 @@ impl FencedFile {
             names: FileNames::new(name),
             durable_token: AtomicU64::new(0),
             sync_failed: AtomicBool::new(false),
+            #[cfg(any(test, feature = "testkit"))]
+            test_disk: None,
         };
         Ok(Self { shared: Arc::new(shared), wait: DEFAULT_WAIT, clock: SystemClock::shared() })
+    }
+
+    /// As [`FencedFile::new`], on a disk that plants a fault.
+    ///
+    /// # Errors
+    ///
+    /// As [`FencedFile::new`].
+    #[cfg(any(test, feature = "testkit"))]
+    pub fn new_on(disk: impl Storage, resource: impl Into<String>, path: impl AsRef<Path>) -> Result<Self, FenceError> {
+        let mut file = Self::new(resource, path)?;
+        let shared = Arc::get_mut(&mut file.shared).ok_or_else(|| FenceError::Invalid("a file in use".into()))?;
+        shared.test_disk = Some(Box::new(disk));
+        Ok(file)
     }
 
     /// How long a write waits for another writer; by default 10 s. A writer that is paused inside of its write makes
@@ -225,16 +250,33 @@ impl SharedFile {
             let failed = io::Error::other("an earlier sync failed, and what is on disk is unknown: look at the disk");
             return Err(StepError::NoEffect(failed));
         }
-        let files = RealFiles::open(&self.dir, &self.names).map_err(StepError::NoEffect)?;
+        let real;
+        let disk: &dyn Storage = match self.test_disk() {
+            Some(disk) => disk,
+            None => {
+                real = RealFiles::open(&self.dir, &self.names).map_err(StepError::NoEffect)?;
+                &real
+            }
+        };
         let token = shown.token.get();
         let durable = self.durable_token.load(Ordering::Acquire) == token;
-        let done = write_under_fence(&files, &self.names, &self.resource, shown, durable, change);
+        let done = write_under_fence(disk, &self.names, &self.resource, shown, durable, change);
         match &done {
             Ok(()) => self.durable_token.store(token, Ordering::Release),
             Err(StepError::SyncFailed(_) | StepError::Unknown(_)) => self.sync_failed.store(true, Ordering::Release),
             Err(_) => {}
         }
         done
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn test_disk(&self) -> Option<&dyn Storage> {
+        self.test_disk.as_deref()
+    }
+
+    #[cfg(not(any(test, feature = "testkit")))]
+    fn test_disk(&self) -> Option<&dyn Storage> {
+        None
     }
 
     fn explain(&self, error: StepError) -> FenceError {

@@ -153,9 +153,18 @@ RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
   SELECT leasehold_fence.admit_one('', resource, leasehold_fence.pick('', resource, shown))
 $fence$;
 
+-- The text of a key whose type prints by the settings of the session (float, interval, ranges and arrays of dates, money,
+-- regclass): every session must compute the same name. Types with a text of their own do not come here.
+CREATE OR REPLACE FUNCTION leasehold_fence.key_text(key anyelement) RETURNS text LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'postgres'
+SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET quote_all_identifiers = off AS $fence$
+BEGIN
+  RETURN key::text;
+END $fence$;
+
 CREATE OR REPLACE FUNCTION leasehold_fence.no_truncate() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $fence$
 BEGIN
   PERFORM leasehold_fence.refuse(TG_ARGV[0], 'LH005', TG_RELID::regclass::text, NULL, NULL);
   RETURN NULL;
 END $fence$;
-GRANT EXECUTE ON FUNCTION leasehold_fence.refuse, leasehold_fence.pick, leasehold_fence.decide, leasehold_fence.check TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leasehold_fence.refuse, leasehold_fence.pick, leasehold_fence.decide, leasehold_fence.check, leasehold_fence.key_text TO PUBLIC;

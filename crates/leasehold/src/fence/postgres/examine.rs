@@ -3,7 +3,7 @@
 use leasehold_postgres::tokio_postgres::{Client, Error as SqlError};
 
 use super::fenced_row::{FencedRow, REMOVED_COMMENT, changed_functions, read_fenced};
-use super::highest::highest_in_rows;
+use super::highest::{hidden_rows, highest_in_rows, token_from_sql};
 use super::holes::table_holes;
 use super::install::FenceMode;
 use super::sql_refusal::failure_before_commit;
@@ -43,13 +43,15 @@ pub struct FenceExamination {
     pub holes: Vec<FenceHole>,
     /// What somebody should know, and what cannot be stopped.
     pub notes: Vec<String>,
+    /// The highest token that is remembered by name: by these tables, by `leasehold_fence.check`, by a fence that was removed.
+    pub highest_by_name: Option<Token>,
 }
 
 impl FenceExamination {
     /// The highest token of all fences, as far as was read.
     #[must_use]
     pub fn highest(&self) -> Option<Token> {
-        self.tables.iter().filter_map(|table| table.highest).max()
+        self.tables.iter().filter_map(|table| table.highest).max().max(self.highest_by_name)
     }
 
     /// Compares with an engine: its `floor` is the token below which none will come any more.
@@ -71,13 +73,23 @@ impl FenceExamination {
 ///
 /// # Errors
 ///
-/// [`FenceError::Unavailable`] when the database cannot be asked.
+/// [`FenceError::Unavailable`] when the database cannot be asked. [`FenceError::Invalid`] when the highest token is to be
+/// exact, and this role does not see every row.
 pub async fn examine(client: &Client, exact: bool) -> Result<FenceExamination, FenceError> {
-    examine_all(client, exact).await.map_err(|error| failure_before_commit(error, "examine the fences"))
+    let (mut found, hidden) =
+        examine_all(client, exact).await.map_err(|error| failure_before_commit(error, "examine the fences"))?;
+    match hidden.first() {
+        Some(sentence) if exact => Err(FenceError::Invalid(sentence.clone())),
+        _ => {
+            found.notes.extend(hidden);
+            Ok(found)
+        }
+    }
 }
 
-async fn examine_all(client: &Client, exact: bool) -> Result<FenceExamination, SqlError> {
-    let mut found = FenceExamination::default();
+/// What was found, and which tables this role cannot read.
+async fn examine_all(client: &Client, exact: bool) -> Result<(FenceExamination, Vec<String>), SqlError> {
+    let (mut found, mut hidden) = (FenceExamination::default(), Vec::new());
     let rows = read_fenced(client).await?;
     for row in &rows {
         let Some(shape) = read_shape(client, row.rel).await? else {
@@ -85,9 +97,12 @@ async fn examine_all(client: &Client, exact: bool) -> Result<FenceExamination, S
             continue;
         };
         found.holes.extend(table_holes(client, &shape, row).await?);
-        found.tables.push(read_table(client, row, &shape, exact).await?);
+        let why_hidden = if row.store == Remember::Row { hidden_rows(client, &shape).await? } else { None };
+        found.tables.push(read_table(client, row, &shape, why_hidden.is_none(), exact).await?);
+        hidden.extend(why_hidden);
         found.notes.extend(table_notes(client, &shape).await?);
     }
+    found.highest_by_name = highest_of_names(client).await?;
     if !rows.is_empty() {
         for name in changed_functions(client, &function_bodies(DATABASE_SQL)).await? {
             let sentence = format!("leasehold_fence.{name} is missing or changed: install any table again");
@@ -96,7 +111,7 @@ async fn examine_all(client: &Client, exact: bool) -> Result<FenceExamination, S
     }
     found.holes.extend(unfenced_tables(client, &rows).await?);
     found.holes.extend(fixed_settings(client).await?);
-    Ok(found)
+    Ok((found, hidden))
 }
 
 fn table_gone(row: &FencedRow) -> FenceHole {
@@ -112,11 +127,12 @@ async fn read_table(
     client: &Client,
     row: &FencedRow,
     shape: &TableShape,
+    sees_rows: bool,
     exact: bool,
 ) -> Result<FencedTable, SqlError> {
-    let has_column = shape.columns.iter().any(|column| column.name == "leasehold_fence");
     let (in_rows, is_highest_exact) = match row.store {
-        Remember::Row if has_column => highest_in_rows(client, &shape.quoted(), row.rel, exact).await?,
+        Remember::Row if !sees_rows => (None, false),
+        Remember::Row if shape.has_fence_column() => highest_in_rows(client, &shape.quoted(), row.rel, exact).await?,
         _ => (None, true),
     };
     Ok(FencedTable {
@@ -131,6 +147,16 @@ async fn read_table(
     })
 }
 
+/// The highest token of all names, whoever showed it.
+async fn highest_of_names(client: &Client) -> Result<Option<Token>, SqlError> {
+    let there = client.query_one("SELECT to_regclass('leasehold_fence.seen') IS NOT NULL", &[]).await?;
+    if !there.try_get::<_, bool>(0)? {
+        return Ok(None);
+    }
+    let row = client.query_one("SELECT max(token) FROM leasehold_fence.seen", &[]).await?;
+    Ok(token_from_sql(row.try_get(0)?))
+}
+
 /// The highest token of a table in `seen`.
 async fn highest_by_name(client: &Client, row: &FencedRow) -> Result<Option<Token>, SqlError> {
     let template = row.parse_template().ok();
@@ -141,7 +167,7 @@ async fn highest_by_name(client: &Client, row: &FencedRow) -> Result<Option<Toke
     };
     let sql = "SELECT max(token) FROM leasehold_fence.seen WHERE scope = $1 AND ($2::text IS NULL OR resource = $2)";
     let highest: Option<i64> = client.query_one(sql, &[&scope, &name]).await?.try_get(0)?;
-    Ok(highest.and_then(|number| u64::try_from(number).ok()).and_then(Token::new))
+    Ok(token_from_sql(highest))
 }
 
 /// Rows written since the fence came. Free: the statistics count them anyway.

@@ -5,7 +5,7 @@ use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClien
 use super::fenced_row::read_fenced;
 use super::sql_refusal::failure_before_commit;
 use super::sql_text::{Remember, quote_ident};
-use super::table::read_shape;
+use super::table::{TableShape, read_shape};
 use crate::Token;
 use crate::fence::refusal::FenceError;
 
@@ -32,9 +32,33 @@ pub struct TokenSource {
 ///
 /// # Errors
 ///
-/// [`FenceError::Unavailable`] when the database cannot be asked.
+/// [`FenceError::Unavailable`] when the database cannot be asked. [`FenceError::Invalid`] when this role does not see every
+/// row: an engine that was raised above the rest of them would not be above all.
 pub async fn highest_token(client: &Client) -> Result<Vec<TokenSource>, FenceError> {
-    read_all(client).await.map_err(|error| failure_before_commit(error, "read the highest token"))
+    let failed = |error| failure_before_commit(error, "read the highest token");
+    for row in read_fenced(client).await.map_err(failed)?.iter().filter(|row| row.store == Remember::Row) {
+        if let Some(shape) = read_shape(client, row.rel).await.map_err(failed)?
+            && let Some(sentence) = hidden_rows(client, &shape).await.map_err(failed)?
+        {
+            return Err(FenceError::Invalid(sentence));
+        }
+    }
+    read_all(client).await.map_err(failed)
+}
+
+/// Why this role does not see what every row of a table remembers; none: it does.
+pub(super) async fn hidden_rows(client: &impl GenericClient, shape: &TableShape) -> Result<Option<String>, SqlError> {
+    if !shape.has_fence_column() {
+        return Ok(None);
+    }
+    let sql = "SELECT has_column_privilege($1::oid, 'leasehold_fence', 'SELECT'), row_security_active($1::oid)";
+    let row = client.query_one(sql, &[&shape.oid]).await?;
+    let table = shape.display_name();
+    Ok(match (row.try_get(0)?, row.try_get(1)?) {
+        (false, _) => Some(format!("{table}: this role may not read its column leasehold_fence: ask as its owner")),
+        (true, true) => Some(format!("{table}: row level security hides rows from this role: ask as its owner")),
+        (true, false) => None,
+    })
 }
 
 async fn read_all(client: &Client) -> Result<Vec<TokenSource>, SqlError> {
@@ -78,6 +102,6 @@ pub(super) async fn highest_in_rows(
     Ok((token_from_sql(highest), whole))
 }
 
-fn token_from_sql(number: Option<i64>) -> Option<Token> {
+pub(super) fn token_from_sql(number: Option<i64>) -> Option<Token> {
     number.and_then(|number| u64::try_from(number).ok()).and_then(Token::new)
 }

@@ -17,6 +17,8 @@ struct FoundTrigger {
     enabled: String,
     conditional: bool,
     function: String,
+    /// It fires for an UPDATE of some columns only. None of ours does.
+    for_columns: bool,
     is_ours: bool,
 }
 
@@ -31,6 +33,7 @@ impl FoundTrigger {
             enabled: row.try_get(3)?,
             conditional: row.try_get(4)?,
             function: row.try_get(5)?,
+            for_columns: row.try_get(6)?,
         })
     }
 }
@@ -54,8 +57,7 @@ pub(super) async fn table_holes(
     for child in &shape.children {
         add(HoleKind::ChildUnfenced, format!("{child} inherits from it and has no fence: install one there"));
     }
-    let has_column = shape.columns.iter().any(|column| column.name == "leasehold_fence");
-    if row.store == Remember::Row && !has_column {
+    if row.store == Remember::Row && !shape.has_fence_column() {
         add(HoleKind::ColumnMissing, "the column leasehold_fence is gone: install again".into());
     }
     let Ok(template) = row.parse_template() else {
@@ -84,7 +86,7 @@ pub(super) async fn table_holes(
 
 async fn read_triggers(client: &impl GenericClient, oid: u32) -> Result<Vec<FoundTrigger>, SqlError> {
     let sql = "SELECT format('%I.%I', n.nspname, c.relname), t.tgname::text, t.tgtype, t.tgenabled::text, t.tgqual IS NOT NULL,
-            f.nspname || '.' || p.proname
+            f.nspname || '.' || p.proname, t.tgattr::text <> ''
         FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
         JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace f ON f.oid = p.pronamespace
         WHERE NOT t.tgisinternal AND t.tgrelid IN (SELECT $1::oid UNION SELECT relid FROM pg_partition_tree($1::oid::regclass))
@@ -129,8 +131,8 @@ fn trigger_hole(
     } else {
         format!("leasehold_fence.{guard}{}", wanted.function)
     };
-    if (found.kind, found.conditional, found.function.as_str()) != (wanted.kind, wanted.conditional, function.as_str())
-    {
+    let expected = (wanted.kind, wanted.conditional, function.as_str());
+    if found.for_columns || (found.kind, found.conditional, found.function.as_str()) != expected {
         return Some((HoleKind::TriggerChanged, format!("the trigger {name} is not ours: install again")));
     }
     match found.enabled.as_str() {

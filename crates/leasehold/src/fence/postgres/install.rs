@@ -9,13 +9,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClient};
+use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClient, Transaction};
 
 use super::FENCE_VERSION;
 use super::fenced_row::{FencedRow, database_is_current, read_fenced, remembered_guard};
 use super::holes::table_holes;
-use super::sql_refusal::{failure_before_commit, unavailable};
-use super::sql_text::{DATABASE_SQL, FenceText, Remember, TRIGGER_NAMES, key_warning, quote_ident, quote_literal};
+use super::permission::{InstallPermission, read_permission};
+use super::sql_refusal::{WorkFailure, failure_before_commit, failure_of_commit, unavailable};
+use super::sql_text::{
+    DATABASE_SQL, FenceText, Remember, TRIGGER_NAMES, function_bodies, key_warning, quote_ident, quote_literal,
+};
 use super::table::{TableShape, find_table, read_shape};
 use crate::clock::{Clock as _, SystemClock};
 use crate::fence::hole::HoleKind;
@@ -31,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// The advisory lock that lets one install run at a time in a database.
 const INSTALL_LOCK: i64 = 5_497_641;
 
-const ATTEMPT: &str = "install the fence";
+const ATTEMPT: &str = "install or remove the fence";
 
 /// What a fence does with a write that it must not admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -116,18 +119,12 @@ impl InstallReport {
 /// [`FenceError::Invalid`] for a table, a key or a resource that cannot be fenced. [`FenceError::Unavailable`] when the
 /// locks were never to be had, or the database is away: nothing was changed.
 pub async fn install(client: &mut Client, options: &InstallOptions) -> Result<InstallReport, FenceError> {
-    let mut pause = FIRST_PAUSE;
-    let mut attempts = 1;
+    let mut patience = LockPatience::default();
     loop {
         match try_install(client, options).await {
-            Ok(report) => return Ok(InstallReport { attempts, ..report }),
-            Err(InstallFailure::Locked(error)) if attempts >= MAX_ATTEMPTS => return Err(unavailable(&error, ATTEMPT)),
-            Err(InstallFailure::Locked(_)) => {}
-            Err(InstallFailure::Final(error)) => return Err(error),
+            Ok(report) => return Ok(InstallReport { attempts: patience.attempts, ..report }),
+            Err(failure) => patience.wait_after(failure).await?,
         }
-        attempts += 1;
-        SystemClock.sleep_until(SystemClock.now().plus(pause)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -137,7 +134,44 @@ pub async fn install(client: &mut Client, options: &InstallOptions) -> Result<In
 ///
 /// As [`install`].
 pub async fn plan_install(client: &Client, options: &InstallOptions) -> Result<InstallReport, FenceError> {
-    plan(client, options).await.map_err(InstallFailure::into_error)
+    let planned = async {
+        let shape = fenceable_shape(client, &options.table).await?;
+        let permission = read_permission(client, &shape).await?;
+        let mut report = plan(client, options, &shape, &permission).await?;
+        // Another role may run the text.
+        report.notes.extend(permission.why_not());
+        Ok::<_, InstallFailure>(report)
+    };
+    planned.await.map_err(InstallFailure::into_error)
+}
+
+/// How often the locks of a table were asked for, and how long to wait before the next time.
+pub(super) struct LockPatience {
+    attempts: u32,
+    pause: Duration,
+}
+
+impl Default for LockPatience {
+    fn default() -> Self {
+        Self { attempts: 1, pause: FIRST_PAUSE }
+    }
+}
+
+impl LockPatience {
+    /// Waits if a lock was not to be had; afterwards the caller tries again.
+    ///
+    /// # Errors
+    ///
+    /// Any other failure, and the last attempt.
+    pub async fn wait_after(&mut self, failure: InstallFailure) -> Result<(), FenceError> {
+        if self.attempts >= MAX_ATTEMPTS || matches!(failure, InstallFailure::Final(_)) {
+            return Err(failure.into_error());
+        }
+        self.attempts += 1;
+        SystemClock.sleep_until(SystemClock.now().plus(self.pause)).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
 }
 
 /// Why an install did not happen.
@@ -173,40 +207,73 @@ impl From<FenceError> for InstallFailure {
 }
 
 async fn try_install(client: &mut Client, options: &InstallOptions) -> Result<InstallReport, InstallFailure> {
+    let transaction = begin_change(client).await?;
+    let shape = fenceable_shape(&transaction, &options.table).await?;
+    let permission = read_permission(&transaction, &shape).await?;
+    if let Some(sentence) = permission.why_not() {
+        return Err(invalid(sentence));
+    }
+    let report = plan(&transaction, options, &shape, &permission).await?;
+    for statement in &report.statements {
+        transaction.batch_execute(statement).await?;
+    }
+    commit_change(transaction).await?;
+    Ok(report)
+}
+
+/// A transaction that changes fences: one at a time in a database, and nobody waits long behind its locks.
+pub(super) async fn begin_change(client: &mut Client) -> Result<Transaction<'_>, InstallFailure> {
     let transaction = client.transaction().await?;
     let settings =
         format!("SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock({INSTALL_LOCK})", LOCK_TIMEOUT.as_millis());
     transaction.batch_execute(&settings).await?;
-    let report = plan(&transaction, options).await?;
-    for statement in &report.statements {
-        transaction.batch_execute(statement).await?;
-    }
-    transaction.commit().await?;
-    Ok(report)
+    Ok(transaction)
 }
 
-async fn plan(client: &impl GenericClient, options: &InstallOptions) -> Result<InstallReport, InstallFailure> {
-    let shape = fenceable_shape(client, &options.table).await?;
-    let before = read_fenced(client).await?.into_iter().find(|row| row.rel == shape.oid);
-    if before.as_ref().is_some_and(|row| row.version > FENCE_VERSION) {
+/// Commits. A connection that is lost here leaves it unknown whether the fence is there.
+pub(super) async fn commit_change(transaction: Transaction<'_>) -> Result<(), InstallFailure> {
+    transaction.commit().await.map_err(|error| match failure_of_commit(&error, ATTEMPT) {
+        WorkFailure::Final(failure) => InstallFailure::Final(failure),
+        WorkFailure::Again(_) => InstallFailure::Locked(error),
+    })
+}
+
+async fn plan(
+    client: &impl GenericClient,
+    options: &InstallOptions,
+    shape: &TableShape,
+    permission: &InstallPermission,
+) -> Result<InstallReport, InstallFailure> {
+    let fenced = read_fenced(client).await?;
+    let before = fenced.iter().find(|row| row.rel == shape.oid);
+    if before.is_some_and(|row| row.version > FENCE_VERSION) {
         return Err(invalid("a later version of Leasehold installed this fence: use that version".into()));
     }
-    let template = chosen_template(options, &shape, before.as_ref())?;
+    let template = chosen_template(options, shape, before)?;
     for key in template.key_columns() {
         shape.find_column(key)?;
     }
-    let (store, mut notes) = chosen_store(options, &shape, &template, before.as_ref())?;
+    let (store, mut notes) = chosen_store(options, shape, &template, before)?;
     notes.extend(template.key_columns().iter().filter_map(|key| key_warning(shape.find_column(key).ok()?)));
     if shape.subscribed {
         notes.push("a subscription writes to this table: the publisher checks, so replicated writes pass here".into());
     }
-    let guard = match (&before, remembered_guard(client, shape.oid).await?) {
+    let remembered = remembered_guard(client, shape.oid).await?;
+    if store == Remember::Row && before.is_none() && remembered.is_none() {
+        check_own_column(client, shape).await?;
+    }
+    let guard = match (before, remembered) {
         (Some(row), _) => row.guard.clone(),
-        (None, Some(guard)) => guard,
-        (None, None) => fresh_guard(client).await?,
+        // A copy of a table has the comment of the first one, whose guard stays its own.
+        (None, Some(guard)) if fenced.iter().all(|row| row.guard != guard) => guard,
+        (None, _) => fresh_guard(client).await?,
     };
-    let text = FenceText { guard: &guard, shape: &shape, template: &template, store };
-    let statements = statements(client, &text, options.mode, before.as_ref(), &mut notes).await?;
+    let text = FenceText { guard: &guard, shape, template: &template, store };
+    let mut statements = statements(client, &text, options.mode, before, &mut notes).await?;
+    if statements.len() > 1 {
+        let names: Vec<String> = function_bodies(&text.functions()?).into_iter().map(|(name, _)| name).collect();
+        statements.extend(permission.hand_over(&guard, &names));
+    }
     Ok(InstallReport {
         table: shape.display_name(),
         resource: template.as_text().to_owned(),
@@ -292,6 +359,22 @@ fn chosen_store(
     }
 }
 
+/// A column of that name that we did not make may hold anything, and what is no fence would be taken for one.
+async fn check_own_column(client: &impl GenericClient, shape: &TableShape) -> Result<(), InstallFailure> {
+    if !shape.has_fence_column() {
+        return Ok(());
+    }
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM {} WHERE leasehold_fence !~ '^[1-9][0-9]{{0,18}}(:[0-9a-f]{{16}})?$')",
+        shape.quoted()
+    );
+    if client.query_one(&sql, &[]).await?.try_get(0)? {
+        let sentence = "the column leasehold_fence of this table holds what is no fence: use --remember name";
+        return Err(invalid(sentence.into()));
+    }
+    Ok(())
+}
+
 async fn fresh_guard(client: &impl GenericClient) -> Result<String, SqlError> {
     let sql = "SELECT 'g' || left(replace(gen_random_uuid()::text, '-', ''), 12)";
     client.query_one(sql, &[]).await?.try_get(0)
@@ -327,8 +410,15 @@ async fn statements(
     // Functions lock no table, so they come first and the locks of the table last.
     statements.push(text.functions()?);
     statements.extend(drop_triggers(client, text.shape).await?);
-    if let Some(row) = before.filter(|_| !same) {
-        statements.extend(carry_memory(text, row, notes)?);
+    let earlier = match before {
+        Some(row) => {
+            notes.extend(renamed_note(row, template));
+            Some(row.store).filter(|_| !same)
+        }
+        None => store_left_behind(client, text).await?,
+    };
+    if let Some(from) = earlier {
+        statements.extend(carry_memory(text, from)?);
     }
     statements.push(text.triggers()?);
     statements.push(record_sql(text, mode));
@@ -352,19 +442,42 @@ pub(super) async fn drop_triggers(client: &impl GenericClient, shape: &TableShap
     Ok(statements)
 }
 
-/// Takes along what was remembered in another store.
-fn carry_memory(text: &FenceText<'_>, before: &FencedRow, notes: &mut Vec<String>) -> Result<Vec<String>, FenceError> {
-    let (guard, table) = (text.guard, text.shape.quoted());
-    let renamed = before.template != text.template.as_text() || before.keys.len() != text.template.key_columns().len();
-    if renamed {
-        notes.push(format!(
+/// What to say when the resource has another name now.
+fn renamed_note(before: &FencedRow, template: &ResourceTemplate) -> Option<String> {
+    let renamed = before.template != template.as_text() || before.keys.len() != template.key_columns().len();
+    renamed.then(|| {
+        format!(
             "the resource was {}: tokens that are remembered under other names are not asked for any more",
             before.template
-        ));
+        )
+    })
+}
+
+/// Where a fence that was removed has left what it remembers, if that is not where this one looks.
+async fn store_left_behind(
+    client: &impl GenericClient,
+    text: &FenceText<'_>,
+) -> Result<Option<Remember>, InstallFailure> {
+    if text.store == Remember::Name {
+        let left = text.shape.has_fence_column() && remembered_guard(client, text.shape.oid).await?.is_some();
+        return Ok(left.then_some(Remember::Row));
     }
+    let there = client.query_one("SELECT to_regclass('leasehold_fence.seen') IS NOT NULL", &[]).await?;
+    if !there.try_get::<_, bool>(0)? {
+        return Ok(None);
+    }
+    let sql = "SELECT EXISTS (SELECT FROM leasehold_fence.seen WHERE scope = '' AND starts_with(resource, $1))";
+    let left: bool = client.query_one(sql, &[&text.template.fixed_prefix()]).await?.try_get(0)?;
+    Ok(left.then_some(Remember::Name))
+}
+
+/// Takes along what was remembered in another store.
+fn carry_memory(text: &FenceText<'_>, from: Remember) -> Result<Vec<String>, FenceError> {
+    let (guard, table) = (text.guard, text.shape.quoted());
     let merge = "ON CONFLICT ON CONSTRAINT seen_pkey DO UPDATE SET token = excluded.token, lease = excluded.lease
         WHERE x.token < excluded.token";
-    Ok(match (before.store, text.store) {
+    let prefix = quote_literal(text.template.fixed_prefix());
+    Ok(match (from, text.store) {
         (Remember::Row, Remember::Name) if !text.template.is_fixed() => {
             let resource = text.resource_sql("t")?;
             vec![format!(
@@ -387,7 +500,7 @@ UPDATE {table} t SET leasehold_fence = s.token || CASE s.lease WHEN '' THEN '' E
   FROM leasehold_fence.seen s WHERE s.scope = '' AND s.resource = {resource}
     AND (t.leasehold_fence IS NULL OR split_part(t.leasehold_fence, ':', 1)::bigint < s.token);
 INSERT INTO leasehold_fence.seen AS x (scope, resource, token, lease)
-  SELECT '{guard}', s.resource, s.token, s.lease FROM leasehold_fence.seen s WHERE s.scope = ''
+  SELECT '{guard}', s.resource, s.token, s.lease FROM leasehold_fence.seen s WHERE s.scope = '' AND starts_with(s.resource, {prefix})
   {merge};"
             )]
         }

@@ -1,4 +1,5 @@
 CREATE SEQUENCE IF NOT EXISTS leasehold_fence.«g»_rejected START 1;
+GRANT SELECT ON SEQUENCE leasehold_fence.«g»_rejected TO PUBLIC;
 CREATE OR REPLACE FUNCTION leasehold_fence.«g»_name() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fence$
 DECLARE shown text := current_setting('leasehold.token', true); r text; t bigint; m text; k_token bigint; k_lease text;
 BEGIN

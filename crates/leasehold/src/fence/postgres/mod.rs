@@ -33,6 +33,7 @@ mod highest;
 mod holes;
 mod install;
 mod kv;
+mod permission;
 mod remove;
 mod sql_exec;
 mod sql_refusal;
@@ -92,5 +93,6 @@ pub async fn connect(url: &str) -> Result<Client, FenceError> {
     };
     let mut address = DatabaseAddress::from_url(url, "leasehold fence", times).map_err(FenceError::Invalid)?;
     address.want_primary();
-    address.connect().await.map_err(|error| sql_refusal::unavailable(&error, "connect to the database"))
+    let attempt = format!("connect to PostgreSQL at {}", address.places());
+    address.connect().await.map_err(|error| sql_refusal::unavailable(&error, &attempt))
 }

@@ -3,7 +3,7 @@
 use leasehold_postgres::tokio_postgres::{Client, GenericClient};
 
 use super::fenced_row::{FencedRow, MEMORY_WORD, REMOVED_COMMENT, read_fenced};
-use super::install::{InstallFailure, drop_triggers};
+use super::install::{InstallFailure, LockPatience, begin_change, commit_change, drop_triggers};
 use super::sql_text::{Remember, quote_literal};
 use super::table::{find_table, read_shape};
 use crate::fence::refusal::FenceError;
@@ -13,7 +13,7 @@ use crate::fence::refusal::FenceError;
 pub struct RemoveReport {
     /// The table with its schema; the guard where the table is gone.
     pub table: String,
-    /// Whether the remembered tokens were forgotten.
+    /// Whether the remembered tokens were forgotten. Those of names that another table has, too, stay.
     pub forgotten: bool,
 }
 
@@ -24,17 +24,22 @@ pub struct RemoveReport {
 ///
 /// # Errors
 ///
-/// [`FenceError::Invalid`] for a table that is not fenced, [`FenceError::Unavailable`] when a lock was not to be had.
+/// [`FenceError::Invalid`] for a table that is not fenced, [`FenceError::Unavailable`] when the locks were never to be had.
 pub async fn remove(client: &mut Client, table: &str, forget: bool) -> Result<RemoveReport, FenceError> {
-    try_remove(client, table, forget).await.map_err(InstallFailure::into_error)
+    let mut patience = LockPatience::default();
+    loop {
+        match try_remove(client, table, forget).await {
+            Ok(report) => return Ok(report),
+            Err(failure) => patience.wait_after(failure).await?,
+        }
+    }
 }
 
 async fn try_remove(client: &mut Client, written: &str, forget: bool) -> Result<RemoveReport, InstallFailure> {
-    let transaction = client.transaction().await?;
-    transaction.batch_execute("SET LOCAL lock_timeout = '5s'").await?;
+    let transaction = begin_change(client).await?;
     let oid = find_table(&transaction, written).await?;
     let rows = read_fenced(&transaction).await?;
-    let found = rows.into_iter().find(|row| Some(row.rel) == oid || row.guard == written);
+    let found = rows.iter().find(|row| Some(row.rel) == oid || row.guard == written);
     let Some(row) = found else {
         return Err(FenceError::Invalid(format!("{written} is not fenced")).into());
     };
@@ -59,14 +64,14 @@ async fn try_remove(client: &mut Client, written: &str, forget: bool) -> Result<
     statements.push(format!("DROP SEQUENCE IF EXISTS leasehold_fence.{guard}_rejected;"));
     statements.push(format!("DELETE FROM leasehold_fence.fenced WHERE guard = '{guard}';"));
     if forget {
-        statements.extend(forget_sql(&row));
+        statements.extend(forget_sql(row, &rows));
     }
     for statement in &statements {
         transaction.batch_execute(statement).await?;
     }
-    transaction.commit().await?;
+    commit_change(transaction).await?;
     let table = shape.map_or_else(|| row.guard.clone(), |shape| shape.display_name());
-    Ok(RemoveReport { table, forgotten: forget })
+    Ok(RemoveReport { table, forgotten: forget && !shares_memory(row, &rows) })
 }
 
 async fn has_column(client: &impl GenericClient, oid: u32) -> Result<bool, InstallFailure> {
@@ -75,22 +80,28 @@ async fn has_column(client: &impl GenericClient, oid: u32) -> Result<bool, Insta
     Ok(client.query_one(sql, &[&oid]).await?.get(0))
 }
 
-/// Forgets what belongs to this table alone. Names made of keys may be shared with other tables and stay.
-fn forget_sql(row: &FencedRow) -> Vec<String> {
+/// Forgets what belongs to this table alone.
+fn forget_sql(row: &FencedRow, all: &[FencedRow]) -> Vec<String> {
     let mut statements = vec![format!("DELETE FROM leasehold_fence.seen WHERE scope = '{}';", row.guard)];
-    if let (Remember::Name, Ok(template)) = (row.store, row.parse_template()) {
-        if template.is_fixed() {
-            let name = quote_literal(&template.fixed_name());
-            statements.push(format!("DELETE FROM leasehold_fence.seen WHERE scope = '=' AND resource = {name};"));
+    if let (Remember::Name, Ok(template)) = (row.store, row.parse_template())
+        && !shares_memory(row, all)
+    {
+        let condition = if template.is_fixed() {
+            format!("scope = '=' AND resource = {}", quote_literal(&template.fixed_name()))
         } else {
-            let prefix = template.fixed_prefix();
-            let shared =
-                "NOT EXISTS (SELECT FROM leasehold_fence.fenced f WHERE f.store = 'name' AND f.template LIKE '%{%')";
-            let prefix = quote_literal(prefix);
-            statements.push(format!(
-                "DELETE FROM leasehold_fence.seen WHERE scope = '' AND starts_with(resource, {prefix}) AND {shared};"
-            ));
-        }
+            format!("scope = '' AND starts_with(resource, {})", quote_literal(template.fixed_prefix()))
+        };
+        statements.push(format!("DELETE FROM leasehold_fence.seen WHERE {condition};"));
     }
     statements
+}
+
+/// Whether another table may remember under the names of this one: then what is remembered is not this table's to forget.
+fn shares_memory(row: &FencedRow, all: &[FencedRow]) -> bool {
+    let Ok(template) = row.parse_template() else { return false };
+    row.store == Remember::Name
+        && all.iter().filter(|other| other.guard != row.guard && other.store == Remember::Name).any(|other| {
+            // What cannot be read any more may be anything.
+            other.parse_template().map_or(true, |other| template.may_name_the_same(&other))
+        })
 }

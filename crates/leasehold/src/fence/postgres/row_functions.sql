@@ -1,4 +1,5 @@
 CREATE SEQUENCE IF NOT EXISTS leasehold_fence.«g»_rejected START 1;
+GRANT SELECT ON SEQUENCE leasehold_fence.«g»_rejected TO PUBLIC;
 CREATE OR REPLACE FUNCTION leasehold_fence.«g»_row() RETURNS trigger LANGUAGE plpgsql AS $fence$
 BEGIN  -- no pinned path: names and operators are qualified instead, which is faster
   IF (CASE WHEN pg_catalog.current_setting('leasehold.token', true) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}(:[0-9a-f]{16})?$'

@@ -2,7 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. The text of a key does not depend on the session that writes (`TimeZone`, `DateStyle`, `search_path`).
+//! 1. The text of a key does not depend on the session that writes (`TimeZone`, `DateStyle`, `extra_float_digits`,
+//!    `search_path`).
 //! 2. What a user named (tables, columns, resources) is always quoted: none of it is ever read as SQL.
 //! 3. The same table, keys and resource always give the same text: `fence check` compares it with what is installed.
 
@@ -246,14 +247,15 @@ fn key_text(column: &KeyColumn, row: &str, escaped: bool) -> String {
     let text = match column.base_type.as_str() {
         // 1.0 and 1.00 are one key.
         "numeric" => format!("pg_catalog.trim_scale({value})::pg_catalog.text"),
-        "date" => format!("pg_catalog.to_char({value}::pg_catalog.date, 'YYYY-MM-DD')"),
-        "timestamp" => format!("pg_catalog.to_char({value}::pg_catalog.timestamp, 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"),
-        "timestamptz" => format!(
-            "pg_catalog.to_char(pg_catalog.timezone('UTC', {value}::pg_catalog.timestamptz), \
-             'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+        "date" => calendar_text(&format!("{value}::pg_catalog.date"), "YYYY-MM-DD"),
+        "timestamp" => calendar_text(&format!("{value}::pg_catalog.timestamp"), "YYYY-MM-DD\"T\"HH24:MI:SS.US"),
+        "timestamptz" => calendar_text(
+            &format!("pg_catalog.timezone('UTC', {value}::pg_catalog.timestamptz)"),
+            "YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"",
         ),
         "bytea" => format!("pg_catalog.encode({value}::pg_catalog.bytea, 'hex')"),
-        _ => format!("{value}::pg_catalog.text"),
+        _ if is_exact(column) => format!("{value}::pg_catalog.text"),
+        _ => format!("leasehold_fence.key_text({value})"),
     };
     let text = if column.not_null { text } else { format!("COALESCE({text}, '')") };
     let text =
@@ -261,18 +263,31 @@ fn key_text(column: &KeyColumn, row: &str, escaped: bool) -> String {
     format!("({text} COLLATE pg_catalog.\"C\")")
 }
 
+/// A day or a moment as text. Years before Christ end in ` BC`: without it two years would be one resource. `to_char` has no
+/// text for the infinite ones.
+fn calendar_text(value: &str, format: &str) -> String {
+    format!(
+        "COALESCE(pg_catalog.replace(pg_catalog.to_char({value}, '{format} BC'), ' AD', ''), {value}::pg_catalog.text)"
+    )
+}
+
+/// Whether the text of a key never depends on the session, and equal values have equal texts.
+fn is_exact(column: &KeyColumn) -> bool {
+    column.is_enum || EXACT_TYPES.contains(&column.base_type.as_str())
+}
+
 /// What to warn of when a column is used as a key.
 pub(super) fn key_warning(column: &KeyColumn) -> Option<String> {
     let converted = ["numeric", "date", "timestamp", "timestamptz", "bytea"];
     let name = column.base_type.as_str();
-    if EXACT_TYPES.contains(&name) || converted.contains(&name) || column.is_enum {
+    let why = if column.folds_text {
+        "has a collation that does not tell all texts apart".to_owned()
+    } else if is_exact(column) || converted.contains(&name) {
         return None;
-    }
-    Some(format!(
-        "the key {} is of type {name}: equal values that are written differently are two resources, and its text may \
-         depend on settings of the session",
-        column.name
-    ))
+    } else {
+        format!("is of type {name}")
+    };
+    Some(format!("the key {} {why}: equal values that are written differently are two resources", column.name))
 }
 
 /// The functions in a text of ours: their names, and their bodies as `pg_proc.prosrc` has them.
@@ -314,6 +329,7 @@ mod tests {
             name: name.into(),
             base_type: base_type.into(),
             is_enum: false,
+            folds_text: false,
             not_null: true,
             generated: false,
         };
@@ -327,6 +343,7 @@ mod tests {
             partition_names: vec!["p.one".into()],
             has_foreign_partition: false,
             children: Vec::new(),
+            unlogged: false,
             subscribed: false,
             columns: vec![column("id", "int4"), column("na'me", "text")],
             unique_keys: Vec::new(),
@@ -371,6 +388,6 @@ mod tests {
     #[test]
     fn the_functions_of_the_database_are_found_with_their_bodies() {
         let names: Vec<String> = function_bodies(DATABASE_SQL).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["refuse", "pick", "decide", "admit", "admit_one", "check", "no_truncate"]);
+        assert_eq!(names, ["refuse", "pick", "decide", "admit", "admit_one", "check", "key_text", "no_truncate"]);
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct KeyColumn {
     /// The type below all domains, by its short name: `int4`.
     pub base_type: String,
     pub is_enum: bool,
+    /// Its collation holds texts for equal that are not the same.
+    pub folds_text: bool,
     pub not_null: bool,
     pub generated: bool,
 }
@@ -33,6 +35,8 @@ pub(super) struct TableShape {
     pub has_foreign_partition: bool,
     /// Tables that inherit from it, quoted, that have no fence of their own.
     pub children: Vec<String>,
+    /// A crash of the server empties it.
+    pub unlogged: bool,
     /// A subscription writes to it.
     pub subscribed: bool,
     pub columns: Vec<KeyColumn>,
@@ -51,6 +55,11 @@ impl TableShape {
         self.plain_name.clone()
     }
 
+    /// Whether it has a column that may keep fences of rows.
+    pub fn has_fence_column(&self) -> bool {
+        self.columns.iter().any(|column| column.name == "leasehold_fence" && column.base_type == "text")
+    }
+
     /// A column by its name.
     ///
     /// # Errors
@@ -66,6 +75,9 @@ impl TableShape {
     pub fn why_not_row(&self, keys: &[String]) -> Option<String> {
         if keys.is_empty() {
             return Some("one name for the whole table".into());
+        }
+        if self.unlogged {
+            return Some("the table is unlogged, and a crash would empty it with its fences".into());
         }
         for key in keys {
             match self.columns.iter().find(|column| column.name == *key) {
@@ -83,16 +95,19 @@ impl TableShape {
 /// Finds a table by the name that a person wrote: as it stands, or `schema.table`. None: there is no such table.
 pub(super) async fn find_table(client: &impl GenericClient, written: &str) -> Result<Option<u32>, SqlError> {
     let (schema, name) = written.split_once('.').unwrap_or(("", written));
-    let qualified = format!("{}.{}", quote_ident(schema), quote_ident(name));
-    let sql = "SELECT coalesce(to_regclass($1), CASE WHEN $3 THEN to_regclass($2) END)::oid";
-    let row = client.query_one(sql, &[&quote_ident(written), &qualified, &!schema.is_empty()]).await?;
-    row.try_get(0)
+    // Compared as text: to_regclass cuts a name that is too long, and finds another table by what is left.
+    let sql = "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname::text = $1 AND pg_table_is_visible(c.oid) OR c.relname::text = $2 AND n.nspname::text = $3
+        ORDER BY (c.relname::text = $1 AND pg_table_is_visible(c.oid)) DESC LIMIT 1";
+    let row = client.query_opt(sql, &[&written, &name, &schema]).await?;
+    row.map(|row| row.try_get(0)).transpose()
 }
 
 /// Reads the shape of a table. None: there is no such table any more.
 pub(super) async fn read_shape(client: &impl GenericClient, oid: u32) -> Result<Option<TableShape>, SqlError> {
     let sql = "SELECT n.nspname::text, c.relname::text, c.relkind IN ('r', 'p'), c.relispartition,
-            EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid), format('%I.%I', n.nspname, c.relname)
+            EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid), format('%I.%I', n.nspname, c.relname),
+            c.relpersistence = 'u'
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
     let Some(row) = client.query_opt(sql, &[&oid]).await? else { return Ok(None) };
     if !row.try_get::<_, bool>(2)? {
@@ -109,6 +124,7 @@ pub(super) async fn read_shape(client: &impl GenericClient, oid: u32) -> Result<
         partition_names,
         has_foreign_partition,
         children: read_unfenced_children(client, oid).await?,
+        unlogged: row.try_get(6)?,
         subscribed: row.try_get(4)?,
         columns: read_columns(client, oid).await?,
         unique_keys: read_unique_keys(client, oid).await?,
@@ -151,14 +167,17 @@ async fn read_columns(client: &impl GenericClient, oid: u32) -> Result<Vec<KeyCo
     let sql = "WITH RECURSIVE below (attnum, typ) AS (
             SELECT attnum, atttypid FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
             UNION ALL SELECT b.attnum, t.typbasetype FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype = 'd')
-        SELECT a.attname::text, t.typname::text, t.typtype = 'e', a.attnotnull, a.attgenerated <> ''
+        SELECT a.attname::text, t.typname::text, t.typtype = 'e', a.attnotnull, a.attgenerated <> '',
+            NOT coalesce(l.collisdeterministic, true)
         FROM pg_attribute a JOIN below b ON b.attnum = a.attnum JOIN pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
+        LEFT JOIN pg_collation l ON l.oid = a.attcollation
         WHERE a.attrelid = $1 ORDER BY a.attnum";
     let column = |row: &Row| {
         Ok(KeyColumn {
             name: row.try_get(0)?,
             base_type: row.try_get(1)?,
             is_enum: row.try_get(2)?,
+            folds_text: row.try_get(5)?,
             not_null: row.try_get(3)?,
             generated: row.try_get(4)?,
         })

@@ -23,10 +23,12 @@ do
         return redis.error_reply('OTHERLEASE presented=' .. token .. ' highest=' .. t .. ' fence=' .. i)
       end
     end
-    if kept ~= shown then raised[#raised + 1] = KEYS[i] end
+    raised[i] = kept ~= shown
   end
-  -- First the memory, without expiry; then the write. The other order could lose the memory.
-  for _, fence in ipairs(raised) do redis.call('SET', fence, shown) end
+  -- First the memory, without expiry, even if somebody gave it one; then the write. The other order could lose the memory.
+  for i = 1, n do
+    if raised[i] then redis.call('SET', KEYS[i], shown) else redis.call('PERSIST', KEYS[i]) end
+  end
   local keys, args = {}, {}
   for i = n + 1, #KEYS do keys[i - n] = KEYS[i] end
   for i = 4, #ARGV do args[i - 3] = ARGV[i] end

@@ -114,12 +114,13 @@ pub fn plan_install(
     Ok(SqliteInstallReport { table, resource, statements, notes: Vec::new() })
 }
 
-/// Removes the triggers. What they remember stays, and a later install remembers; `forget` deletes it.
+/// Removes the triggers. What they remember stays, and a later install remembers; `forget` deletes it, unless another table
+/// may remember under the same names. Whether it was forgotten.
 ///
 /// # Errors
 ///
 /// [`FenceError::Invalid`] for a table that is not fenced.
-pub fn remove(connection: &mut Connection, table: &str, forget: bool) -> Result<(), FenceError> {
+pub fn remove(connection: &mut Connection, table: &str, forget: bool) -> Result<bool, FenceError> {
     let failed = |error| unavailable(error, "remove the fence");
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     let rows = read_fenced(&transaction).map_err(failed)?;
@@ -130,17 +131,28 @@ pub fn remove(connection: &mut Connection, table: &str, forget: bool) -> Result<
         transaction.execute_batch(&format!("DROP TRIGGER {}", quote_ident(&name))).map_err(failed)?;
     }
     transaction.execute("DELETE FROM leasehold_fenced WHERE name = ?1", [&row.table]).map_err(failed)?;
-    if forget {
+    let forgotten = forget && !shares_memory(row, &rows);
+    if forgotten {
         let template = ResourceTemplate::parse(&row.template, &row.keys)?;
-        let prefix = template.fixed_prefix();
-        let sql = if template.is_fixed() {
-            "DELETE FROM leasehold_seen WHERE resource = ?1"
+        let (name, prefix) = (template.fixed_name(), template.fixed_prefix());
+        let done = if template.is_fixed() {
+            transaction.execute("DELETE FROM leasehold_seen WHERE resource = ?1", [&name])
         } else {
-            "DELETE FROM leasehold_seen WHERE substr(resource, 1, length(?1)) = ?1"
+            transaction.execute("DELETE FROM leasehold_seen WHERE substr(resource, 1, length(?1)) = ?1", [prefix])
         };
-        transaction.execute(sql, [prefix]).map_err(failed)?;
+        done.map_err(failed)?;
     }
-    transaction.commit().map_err(failed)
+    transaction.commit().map_err(failed)?;
+    Ok(forgotten)
+}
+
+/// Whether another table may remember under the names of this one: then what is remembered is not this table's to forget.
+fn shares_memory(row: &SqliteFencedRow, all: &[SqliteFencedRow]) -> bool {
+    let parse = |row: &SqliteFencedRow| ResourceTemplate::parse(&row.template, &row.keys).ok();
+    let Some(template) = parse(row) else { return false };
+    // What cannot be read any more may be anything. Here a name made of keys may even be a fixed one: there is one memory.
+    let others = all.iter().filter(|other| other.table != row.table);
+    others.map(parse).any(|other| other.is_none_or(|other| template.prefixes_meet(&other)))
 }
 
 /// The table as the file spells it, if triggers can be put on it.
