@@ -17,11 +17,11 @@ use leasehold::fence::FenceToken;
 use leasehold_support::sync::lock;
 use leasehold_support::time::stopwatch;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::machine::{GateMachine, GateRefusal, GateStep, OnStuck, Raise, RequestId};
 use super::metrics::GateMetrics;
+use super::upstream::CloseHandle;
 
 /// Fenced requests that wait or are with the upstream. They stay without their clients: connections do not limit them.
 const MAX_REQUESTS_UNDER_WAY: usize = 20_000;
@@ -72,7 +72,7 @@ struct FlightSignal {
 #[derive(Debug, Default)]
 struct CutState {
     is_cut: bool,
-    connection: Option<AbortHandle>,
+    connection: Option<CloseHandle>,
 }
 
 impl FlightSignal {
@@ -80,7 +80,7 @@ impl FlightSignal {
     fn cut(&self) -> bool {
         let mut state = lock(&self.cut);
         if let Some(connection) = &state.connection {
-            connection.abort();
+            connection.close_now();
         }
         !std::mem::replace(&mut state.is_cut, true)
     }
@@ -257,7 +257,7 @@ impl Fences {
 
 impl Flight {
     /// From here on a cut closes this connection. False if the request was cut already: then it must not be sent.
-    pub fn set_connection(&self, connection: AbortHandle) -> bool {
+    pub fn set_connection(&self, connection: CloseHandle) -> bool {
         let mut state = lock(&self.signal.cut);
         state.connection = Some(connection);
         !state.is_cut

@@ -13,14 +13,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// The socket for hyper.
-pub struct ProbedSocket(Arc<TcpStream>);
+pub struct SharedSocket(Arc<TcpStream>);
 
 /// Asks the kernel about the same socket.
 pub struct HangupProbe(Arc<TcpStream>);
 
-impl ProbedSocket {
+impl SharedSocket {
+    /// A socket that others know, too.
+    pub const fn new(stream: Arc<TcpStream>) -> Self {
+        Self(stream)
+    }
+
     /// The socket, and its probe.
-    pub fn new(stream: TcpStream) -> (Self, HangupProbe) {
+    pub fn with_probe(stream: TcpStream) -> (Self, HangupProbe) {
         let stream = Arc::new(stream);
         (Self(stream.clone()), HangupProbe(stream))
     }
@@ -36,7 +41,7 @@ impl HangupProbe {
     }
 }
 
-impl AsyncRead for ProbedSocket {
+impl AsyncRead for SharedSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
@@ -52,7 +57,7 @@ impl AsyncRead for ProbedSocket {
     }
 }
 
-impl ProbedSocket {
+impl SharedSocket {
     fn poll_try(
         &self,
         cx: &mut Context<'_>,
@@ -68,7 +73,7 @@ impl ProbedSocket {
     }
 }
 
-impl AsyncWrite for ProbedSocket {
+impl AsyncWrite for SharedSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_try(cx, |stream| stream.try_write(buf))
     }
