@@ -58,7 +58,7 @@ pub struct UpstreamConnection {
     pub sender: SendRequest<RequestBody>,
     task: JoinHandle<()>,
     /// The task has the only strong reference: aborting it closes the socket.
-    socket: Weak<TcpStream>,
+    socket: Weak<Mutex<TcpStream>>,
     /// hyper has bytes that the socket did not take yet.
     unsent: Arc<AtomicBool>,
 }
@@ -188,7 +188,7 @@ impl Upstream {
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
         let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE);
-        let stream = Arc::new(stream);
+        let stream = Arc::new(Mutex::new(stream));
         let weak = Arc::downgrade(&stream);
         let stream = SharedSocket::new(stream);
         match &self.tls {
@@ -221,7 +221,7 @@ impl UpstreamConnection {
     /// From here on its end is an end in good order, not a reset: there is no request on it, or it is a tunnel.
     pub fn end_in_order(&self) {
         if let Some(socket) = self.socket.upgrade() {
-            let _ = rustix::net::sockopt::set_socket_linger(&*socket, None);
+            let _ = rustix::net::sockopt::set_socket_linger(&*lock(&socket), None);
         }
     }
 
@@ -283,7 +283,7 @@ impl<S: Write + Unpin> Write for FlushTracker<S> {
 
 async fn start_connection(
     stream: impl Read + Write + Unpin + Send + 'static,
-    socket: Weak<TcpStream>,
+    socket: Weak<Mutex<TcpStream>>,
 ) -> io::Result<UpstreamConnection> {
     let unsent = Arc::new(AtomicBool::new(false));
     let stream = FlushTracker { stream, unsent: unsent.clone() };
