@@ -255,7 +255,14 @@ fn the_timeline_is_plain_and_the_report_is_whole() {
     for actor in ["ada", "bob", "cleo"] {
         assert!(page.contains(&format!(">{actor}</text>")), "{actor} has a row");
     }
-    for needed in ["prefers-color-scheme: dark", "role=\"img\"", "<desc id=", "tabindex=\"0\"", "name=\"viewport\""] {
+    for needed in [
+        "prefers-color-scheme: dark",
+        "role=\"img\"",
+        "<desc id=",
+        "tabindex=\"0\"",
+        "name=\"viewport\"",
+        "max-width: 40rem",
+    ] {
         assert!(page.contains(needed), "{needed}");
     }
     let elsewhere = page.matches("http").count() - page.matches("xmlns=\"http://www.w3.org/2000/svg\"").count();
