@@ -64,7 +64,8 @@ impl SendProgress {
         *lock(&self.last_part)
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether all of it was.
+    pub fn is_whole(&self) -> bool {
         self.whole.load(Ordering::SeqCst)
     }
 
@@ -104,7 +105,7 @@ impl HttpBody for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> BodyPoll {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(None) => {
-                // hyper ends a body in the same way when its connection was dropped.
+                // hyper 1.12 says that the connection was dropped; versions before it ended the body as if it were whole.
                 if self.phases.is_closed() {
                     return Poll::Ready(Some(Err("the client went away in the middle of the body".into())));
                 }

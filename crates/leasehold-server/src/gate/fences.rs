@@ -246,6 +246,12 @@ impl Fences {
         (state.machine.fence_count(), state.machine.flying_count())
     }
 
+    /// Cuts a request that the upstream does not have whole, whatever the operator wants for others: the upstream must
+    /// reject half a request.
+    pub fn cut_half_sent(&self, request: &CutHandle) {
+        request.0.cut();
+    }
+
     /// The upstream does not answer a request in time: cuts it, where the operator allows that. Otherwise it stays until
     /// the upstream answers or closes the connection, because the order would not hold without it.
     pub fn cut_if_allowed(&self, request: &CutHandle) {

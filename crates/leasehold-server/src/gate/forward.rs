@@ -223,8 +223,10 @@ impl Gate {
             }
             until = later;
         }
-        if let Some(handle) = cut_handle {
-            self.fences.cut_if_allowed(&handle);
+        match cut_handle {
+            Some(handle) if progress.is_whole() => self.fences.cut_if_allowed(&handle),
+            Some(handle) => self.fences.cut_half_sent(&handle),
+            None => {}
         }
         self.metrics.count_unanswered();
         Err(Problem::unknown("the upstream did not answer in time: the request may have taken effect, or may still"))

@@ -41,18 +41,28 @@ fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Bytes that the other end of this connection has given to its kernel and that are not here yet.
-fn still_with_the_sender(stream: &TcpStream) -> u64 {
-    let address = |address: std::net::SocketAddr| format!("0100007F:{:04X}", address.port());
-    let (from, to) = (address(stream.peer_addr().unwrap()), address(stream.local_addr().unwrap()));
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let line = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let line = line.into_iter().find(|fields| fields.len() > 4 && fields[1] == from && fields[2] == to);
-    line.map_or(0, |fields| u64::from_str_radix(fields[4].split(':').next().unwrap(), 16).unwrap())
+/// Both ends of a connection, as the kernel's table names them: the sender first.
+struct Ends(String, String);
+
+impl Ends {
+    fn of(stream: &TcpStream) -> Self {
+        let name = |address: std::net::SocketAddr| format!("0100007F:{:04X}", address.port());
+        Self(name(stream.peer_addr().unwrap()), name(stream.local_addr().unwrap()))
+    }
+
+    /// Bytes that the sender has given to its kernel and that are not at the other end yet.
+    fn still_with_the_sender(&self) -> u64 {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let line = lines.find(|fields| fields.len() > 4 && fields[1] == self.0 && fields[2] == self.1);
+        line.map_or(0, |fields| u64::from_str_radix(fields[4].split(':').next().unwrap(), 16).unwrap())
+    }
 }
 
-/// How much came in all until the end of the connection.
+/// How much came in all until the end of the connection, or until nothing more comes.
 fn read_rest(stream: &mut TcpStream) -> u64 {
+    // A connection that is kept for the next request does not end.
+    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let (mut count, mut buffer) = (0, [0; 65_536]);
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         count += read as u64;
@@ -83,6 +93,7 @@ fn bytes_in_the_gate_do_not_follow_a_newer_request() {
         let gate = GateProcess::start(&site, &url, &[]);
         let (mut reader, sending) = send_large(&gate, size);
         let mut older = accept_soon(&listener, Duration::from_secs(5)).unwrap();
+        let ends = Ends::of(&older);
         read_head(&mut older);
         // What fits goes on its way.
         pause(Duration::from_millis(150));
@@ -102,7 +113,7 @@ fn bytes_in_the_gate_do_not_follow_a_newer_request() {
             }
             Some(mut second) => {
                 assert!(read_head(&mut second).starts_with("POST /newer "));
-                let on_the_way = rustix::io::ioctl_fionread(&older).unwrap() + still_with_the_sender(&older);
+                let on_the_way = rustix::io::ioctl_fionread(&older).unwrap() + ends.still_with_the_sender();
                 second.write_all(ANSWER).unwrap();
                 let came = read_rest(&mut older);
                 assert!(came <= on_the_way, "{size} bytes: {} followed the newer request", came - on_the_way);
@@ -129,7 +140,7 @@ fn what_the_kernel_holds_of_a_cut_request_is_thrown_away() {
     let address = gate.address;
     let newer = thread::spawn(move || HttpClient::connect(address).post("/newer", &shown(2, &["a"]), b"x").status);
     pause(Duration::from_millis(150));
-    assert!(still_with_the_sender(&older) > 0, "the kernel holds nothing of it");
+    assert!(Ends::of(&older).still_with_the_sender() > 0, "the kernel holds nothing of it");
     let mut second = accept_soon(&listener, Duration::from_secs(5)).unwrap();
     assert!(read_head(&mut second).starts_with("POST /newer "));
     let here = rustix::io::ioctl_fionread(&older).unwrap();
@@ -152,7 +163,7 @@ fn what_the_kernel_holds_of_a_killed_gate_is_thrown_away() {
     let (_reader, sending) = send_large(&gate, 2 << 20);
     let mut older = accept_soon(&listener, Duration::from_secs(5)).unwrap();
     pause(Duration::from_millis(150));
-    assert!(still_with_the_sender(&older) > 0, "the kernel holds nothing of it");
+    assert!(Ends::of(&older).still_with_the_sender() > 0, "the kernel holds nothing of it");
     gate.kill();
     let gate = GateProcess::start(&site, &url, &[]);
     let address = gate.address;
