@@ -105,7 +105,7 @@ impl HttpBody for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> BodyPoll {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(None) => {
-                // hyper 1.12 says that the connection was dropped; versions before it ended the body as if it were whole.
+                // hyper 1.12 reports that the connection was dropped; older versions ended the body as if it were whole.
                 if self.phases.is_closed() {
                     return Poll::Ready(Some(Err("the client went away in the middle of the body".into())));
                 }

@@ -56,7 +56,7 @@ pub struct PhaseTracker {
 }
 
 /// Marks a connection as closed when it is dropped. Who forwards a body must tell a whole one from one whose connection
-/// was dropped. hyper tells it since 1.12, and ended both in the same way before: this does not depend on it.
+/// was dropped. hyper 1.12 reports it, older versions ended both in the same way: this does not depend on it.
 pub struct CloseGuard(Arc<PhaseTracker>);
 
 impl CloseGuard {
