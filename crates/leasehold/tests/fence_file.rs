@@ -1,5 +1,10 @@
 //! The fence on files: the table of cases, what stays beside the file, and races of processes that are killed.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stderr, reason = "other processes live in real time")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "other processes live in real time"
+)]
 
 mod fence_support;
 

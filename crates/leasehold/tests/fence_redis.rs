@@ -1,5 +1,10 @@
 //! The fence on a real Redis: the table of cases, what is refused, and races under kills of the server.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stderr, reason = "a real server lives in real time")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a real server lives in real time"
+)]
 
 mod fence_support;
 
