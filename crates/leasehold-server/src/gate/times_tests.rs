@@ -129,7 +129,8 @@ fn treat(mut stream: TcpStream, manner: Manner) {
         Manner::AnswersHalf => stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"),
         Manner::AnswersALot => {
             let size = 64 << 20;
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n");
+            // Nobody reads this connection again.
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n");
             stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&vec![b'x'; size]))
         }
         Manner::Silent | Manner::ReadsNothing => Ok(()),
