@@ -87,7 +87,11 @@ fn send_large(gate: &GateProcess, size: usize) -> (HttpClient, thread::JoinHandl
 #[test]
 fn bytes_in_the_gate_do_not_follow_a_newer_request() {
     let (mut on_one_connection, mut in_the_gate) = (0, 0);
-    for size in (1..=14).map(|step| step * 256 * 1024) {
+    // How much the kernel takes differs from machine to machine.
+    for size in (4..=40).map(|step| step * 256 * 1024) {
+        if in_the_gate > 0 {
+            break;
+        }
         let listener = listen_small();
         let (site, url) = (Site::new(), format!("http://{}", listener.local_addr().unwrap()));
         let gate = GateProcess::start(&site, &url, &[]);
