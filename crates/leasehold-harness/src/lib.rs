@@ -24,7 +24,7 @@ use std::io;
 use std::net::TcpListener;
 
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, set_parent_process_death_signal};
 
 /// A port of the loopback interface that nobody listened on a moment ago.
 ///
@@ -53,6 +53,15 @@ pub fn try_free_port() -> io::Result<u16> {
 pub fn send_signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("the number of a process");
     kill_process(pid, signal).expect("the process takes the signal");
+}
+
+/// Makes this process end with the thread that started it, even while it is stopped.
+///
+/// # Errors
+///
+/// If the system cannot do that.
+pub fn end_with_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
 /// A number that no other test has.

@@ -25,6 +25,8 @@ struct ProxyState {
     swallow_requests: AtomicBool,
     /// Replies are read and thrown away.
     swallow_replies: AtomicBool,
+    /// Replies are kept, and arrive later.
+    hold_replies: AtomicBool,
     /// Nothing is read: what is sent stays in socket buffers, and arrives later.
     black_hole: AtomicBool,
     /// As `black_hole`, for the connections up to this number only.
@@ -78,6 +80,11 @@ impl Proxy {
     /// Throws replies away, or passes them on again. After a swallowed reply a connection is out of step: cut it.
     pub fn swallow_replies(&self, on: bool) {
         self.shared.swallow_replies.store(on, Ordering::SeqCst);
+    }
+
+    /// Holds back replies, while requests pass; or passes on what was held back.
+    pub fn hold_replies(&self, on: bool) {
+        self.shared.hold_replies.store(on, Ordering::SeqCst);
     }
 
     /// Holds back everything in both directions, or lets it go on.
@@ -142,8 +149,10 @@ impl ProxyState {
         flag.load(Ordering::SeqCst)
     }
 
-    fn holds_back(&self, number: u64) -> bool {
-        let held = self.is(&self.black_hole) || number <= self.stalled_up_to.load(Ordering::SeqCst);
+    fn holds_back(&self, number: u64, requests: bool) -> bool {
+        let held = self.is(&self.black_hole)
+            || (!requests && self.is(&self.hold_replies))
+            || number <= self.stalled_up_to.load(Ordering::SeqCst);
         held && !self.is(&self.stopped)
     }
 
@@ -193,7 +202,7 @@ fn copy_bytes(mut from: TcpStream, mut to: TcpStream, flow: &Flow, requests: boo
     let swallow = if requests { &state.swallow_requests } else { &state.swallow_replies };
     let mut bytes = [0; 64 << 10];
     loop {
-        while state.holds_back(flow.number) {
+        while state.holds_back(flow.number, requests) {
             pause(POLL_EVERY);
         }
         let read = match from.read(&mut bytes) {
@@ -205,7 +214,7 @@ fn copy_bytes(mut from: TcpStream, mut to: TcpStream, flow: &Flow, requests: boo
             pause(Duration::from_micros(micros));
         }
         // What arrived or was on its way while nothing may pass waits here.
-        while state.holds_back(flow.number) {
+        while state.holds_back(flow.number, requests) {
             pause(POLL_EVERY);
         }
         if requests && state.is_muted_by(&bytes[..read]) {

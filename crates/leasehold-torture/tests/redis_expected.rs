@@ -3,17 +3,20 @@
 //! counter that only counts breaks the order too.
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
 
+mod support;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::engine::redis::{RedisEngine, RedisOptions};
 use leasehold::engine::{Claim, Engine, Grant, Want};
-use leasehold_core::{Mode, Secret, Token};
+use leasehold_core::Token;
 use leasehold_harness::frozen_clock::FrozenClock;
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::redis::{DURABLE, RedisServer};
-use leasehold_torture::history::{AcquireRequest, History, Op, OpKind, OpOutcome};
+use leasehold_torture::history::{History, OpKind, OpOutcome};
 use leasehold_torture::invariant::{believed, token_order, token_unique};
+use support::recorder::{Recorder, sleep_millis};
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -21,91 +24,51 @@ async fn open(url: &str) -> Arc<RedisEngine> {
     RedisEngine::open(RedisOptions::from_url(url).expect("a url")).await.expect("it opens")
 }
 
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).expect("a short run")
-}
-
 /// The server's counter: the last token, also where none is shown because fencing is not promised.
 fn counter(server: &RedisServer, key: &str) -> Token {
     server.command(&["GET", key]).trim().parse().ok().and_then(Token::new).expect("a counter")
 }
 
-/// Writes down what clients are told of one seat.
-struct Recorder {
-    began: Instant,
-    history: History,
+/// Acquires the seat. The token is as `read` finds it after the grant.
+async fn acquire_seat(recorder: &Recorder, engine: &RedisEngine, client: u64, read: impl FnOnce(&Grant) -> Token) {
+    let claim = Claim::new(vec![Want::exclusive("seat")], TTL, "");
+    recorder.acquire_numbered(engine, client, claim, read).await;
+    // The next one is asked for later than this one was told, by the clock of the history.
+    sleep_millis(5).await;
 }
 
-impl Recorder {
-    fn new() -> Self {
-        Self { began: Instant::now(), history: History::default() }
-    }
+fn take_history(recorder: &Recorder) -> History {
+    History { ops: recorder.take_ops(), ..History::default() }
+}
 
-    /// Acquires the seat. The token is as `read` finds it after the grant.
-    async fn acquire(&mut self, engine: &RedisEngine, holder: &str, read: impl FnOnce(&Grant) -> Token) {
-        let invoke = self.began.elapsed();
-        let claim = Claim::new(vec![Want::exclusive("seat")], TTL, holder);
-        let grant = engine.acquire(claim).await.expect("granted");
-        let (ret, token) = (self.began.elapsed(), read(&grant));
-        let request = AcquireRequest {
-            wants: vec![("seat".into(), Mode::Exclusive)],
-            ttl: TTL,
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            request: None,
-            principal: String::new(),
-            value: None,
-        };
-        self.history.ops.push(Op {
-            client: self.history.ops.len() as u64,
-            kind: OpKind::Acquire(request),
-            invoke: nanos(invoke),
-            ret: Some(nanos(ret)),
-            outcome: OpOutcome::Granted {
-                token,
-                secret: Secret::new([0; 16]),
-                remaining: grant.remaining,
-                repeated: false,
-            },
-            epoch: 0,
-            untouched: true,
-            full: false,
-        });
-        // The next one is asked for later than this one was told, by the clock of the history.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+fn assert_exclusion_breaks(history: &History) {
+    assert_eq!(history.ops.len(), 2);
+    believed::check(history).expect_err("two clients believe in the seat");
+}
 
-    fn assert_exclusion_breaks(&self) {
-        assert_eq!(self.history.ops.len(), 2);
-        believed::check(&self.history).expect_err("two clients believe in the seat");
-    }
-
-    fn assert_order_holds(&self) {
-        assert_eq!(token_order::check(&self.history), Ok(()));
-        assert_eq!(token_unique::check(&self.history), Ok(()));
-    }
+fn assert_order_holds(history: &History) {
+    assert_eq!(token_order::check(history), Ok(()));
+    assert_eq!(token_unique::check(history), Ok(()));
 }
 
 fn shown(grant: &Grant) -> Token {
     grant.token.expect("fencing is promised")
 }
 
-/// Goal: the checker is not blind: it finds nothing where the seat was released, or had ended.
+/// Goal: the checker is not blind: it finds nothing where the lease had been revoked.
 #[tokio::test]
 async fn the_checker_passes_what_is_right() {
     let server = RedisServer::start(DURABLE);
     let engine = open(&server.url()).await;
-    let mut recorder = Recorder::new();
-    recorder.acquire(&engine, "ada", shown).await;
-    let OpOutcome::Granted { token, .. } = recorder.history.ops[0].outcome else { panic!("not granted") };
-    let released = Op { kind: OpKind::Release { token }, ..recorder.history.ops[0].clone() };
-    let asked = nanos(recorder.began.elapsed());
-    engine.revoke("seat", "a drill").await.expect("revoked");
-    recorder.acquire(&engine, "bob", shown).await;
-    recorder.history.ops.push(Op { invoke: asked, outcome: OpOutcome::Released(true), ..released });
-    assert_eq!(believed::check(&recorder.history), Ok(()));
-    recorder.assert_order_holds();
+    let recorder = Recorder::new();
+    acquire_seat(&recorder, &engine, 1, shown).await;
+    let revoked = recorder.invoke(3, OpKind::Revoke { name: "seat".into() });
+    let count = engine.revoke("seat", "a drill").await.expect("revoked");
+    recorder.answer(revoked, OpOutcome::Revoked(count));
+    acquire_seat(&recorder, &engine, 2, shown).await;
+    let history = take_history(&recorder);
+    assert_eq!((history.ops.len(), believed::check(&history)), (3, Ok(())));
+    assert_order_holds(&history);
 }
 
 /// Goal: FLUSHALL: exclusion breaks, the order of tokens does not.
@@ -113,12 +76,13 @@ async fn the_checker_passes_what_is_right() {
 async fn flushall_breaks_exclusion_and_not_the_order() {
     let server = RedisServer::start(DURABLE);
     let engine = open(&server.url()).await;
-    let mut recorder = Recorder::new();
-    recorder.acquire(&engine, "ada", shown).await;
+    let recorder = Recorder::new();
+    acquire_seat(&recorder, &engine, 1, shown).await;
     server.command(&["FLUSHALL"]);
-    recorder.acquire(&engine, "bob", shown).await;
-    recorder.assert_exclusion_breaks();
-    recorder.assert_order_holds();
+    acquire_seat(&recorder, &engine, 2, shown).await;
+    let history = take_history(&recorder);
+    assert_exclusion_breaks(&history);
+    assert_order_holds(&history);
 }
 
 /// Goal: a wall clock that steps forward: exclusion breaks, the order of tokens does not.
@@ -128,12 +92,13 @@ async fn a_stepped_clock_breaks_exclusion_and_not_the_order() {
     let clock = FrozenClock::new(base);
     let server = RedisServer::start_frozen(DURABLE, clock.clone());
     let engine = open(&server.url()).await;
-    let mut recorder = Recorder::new();
-    recorder.acquire(&engine, "ada", shown).await;
+    let recorder = Recorder::new();
+    acquire_seat(&recorder, &engine, 1, shown).await;
     clock.set_micros(base + 61_000_000);
-    recorder.acquire(&engine, "bob", shown).await;
-    recorder.assert_exclusion_breaks();
-    recorder.assert_order_holds();
+    acquire_seat(&recorder, &engine, 2, shown).await;
+    let history = take_history(&recorder);
+    assert_exclusion_breaks(&history);
+    assert_order_holds(&history);
 }
 
 /// Goal: an append-only file without its tail: exclusion breaks, the order of tokens does not.
@@ -141,8 +106,8 @@ async fn a_stepped_clock_breaks_exclusion_and_not_the_order() {
 async fn a_truncated_file_breaks_exclusion_and_not_the_order() {
     let server = RedisServer::start(&["--appendonly yes", "--appendfsync always", "--aof-load-truncated yes"]);
     let engine = open(&server.url()).await;
-    let mut recorder = Recorder::new();
-    recorder.acquire(&engine, "ada", |_| counter(&server, "leasehold:t")).await;
+    let recorder = Recorder::new();
+    acquire_seat(&recorder, &engine, 1, |_| counter(&server, "leasehold:t")).await;
     server.kill();
     let files = std::fs::read_dir(server.dir().join("appendonlydir")).expect("the files");
     let tail = files.flatten().map(|file| file.path()).find(|path| path.to_string_lossy().ends_with(".incr.aof"));
@@ -150,9 +115,10 @@ async fn a_truncated_file_breaks_exclusion_and_not_the_order() {
     let length = tail.metadata().expect("its length").len();
     tail.set_len(length - 40).expect("cut");
     server.start_server();
-    recorder.acquire(&engine, "bob", |_| counter(&server, "leasehold:t")).await;
-    recorder.assert_exclusion_breaks();
-    recorder.assert_order_holds();
+    acquire_seat(&recorder, &engine, 2, |_| counter(&server, "leasehold:t")).await;
+    let history = take_history(&recorder);
+    assert_exclusion_breaks(&history);
+    assert_order_holds(&history);
 }
 
 /// Goal: a failover to a replica without the last writes: exclusion breaks, the order of tokens does not. A plain INCR, as a
@@ -168,25 +134,26 @@ async fn a_failover_breaks_exclusion_and_the_order_of_a_plain_counter() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     proxy.black_hole(true);
-    let (mut ours, mut planted) = (Recorder::new(), Recorder::new());
-    ours.acquire(&engine, "ada", |_| counter(&master, "leasehold:t")).await;
+    let (ours, planted) = (Recorder::new(), Recorder::new());
+    acquire_seat(&ours, &engine, 1, |_| counter(&master, "leasehold:t")).await;
     engine.revoke("seat", "for the planted counter").await.expect("revoked");
     let plain = |server: &RedisServer| {
         server.command(&["INCR", "plain"]);
         counter(server, "plain")
     };
-    planted.acquire(&engine, "ada", |_| plain(&master)).await;
+    acquire_seat(&planted, &engine, 1, |_| plain(&master)).await;
     master.kill();
     proxy.cut_all();
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     let promoted = open(&replica.url()).await;
-    ours.acquire(&promoted, "bob", |_| counter(&replica, "leasehold:t")).await;
+    acquire_seat(&ours, &promoted, 2, |_| counter(&replica, "leasehold:t")).await;
     promoted.revoke("seat", "for the planted counter").await.expect("revoked");
-    planted.acquire(&promoted, "bob", |_| plain(&replica)).await;
-    ours.assert_exclusion_breaks();
-    ours.assert_order_holds();
-    token_unique::check(&planted.history).expect_err("the planted counter gave a token twice");
-    token_order::check(&planted.history).expect_err("the planted counter did not rise");
+    acquire_seat(&planted, &promoted, 2, |_| plain(&replica)).await;
+    let (ours, planted) = (take_history(&ours), take_history(&planted));
+    assert_exclusion_breaks(&ours);
+    assert_order_holds(&ours);
+    token_unique::check(&planted).expect_err("the planted counter gave a token twice");
+    token_order::check(&planted).expect_err("the planted counter did not rise");
 }
 
 /// Goal: the planted counter under FLUSHALL: the checker finds the token that came twice.
@@ -194,14 +161,15 @@ async fn a_failover_breaks_exclusion_and_the_order_of_a_plain_counter() {
 async fn a_plain_counter_repeats_after_flushall() {
     let server = RedisServer::start(DURABLE);
     let engine = open(&server.url()).await;
-    let mut recorder = Recorder::new();
+    let recorder = Recorder::new();
     let plain = || {
         server.command(&["INCR", "plain"]);
         counter(&server, "plain")
     };
-    recorder.acquire(&engine, "ada", |_| plain()).await;
+    acquire_seat(&recorder, &engine, 1, |_| plain()).await;
     server.command(&["FLUSHALL"]);
-    recorder.acquire(&engine, "bob", |_| plain()).await;
-    token_unique::check(&recorder.history).expect_err("the planted counter gave a token twice");
-    token_order::check(&recorder.history).expect_err("the planted counter did not rise");
+    acquire_seat(&recorder, &engine, 2, |_| plain()).await;
+    let history = take_history(&recorder);
+    token_unique::check(&history).expect_err("the planted counter gave a token twice");
+    token_order::check(&history).expect_err("the planted counter did not rise");
 }

@@ -5,8 +5,7 @@
 //! `LEASEHOLD_HISTORY_SECONDS` makes each run longer.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a real server lives in real time")]
 
-#[path = "support/recorder.rs"]
-mod recorder;
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +15,11 @@ use leasehold::engine::redis::{RedisEngine, RedisOptions};
 use leasehold::engine::{Claim, Engine, Want};
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::redis::{DURABLE, RedisServer};
-use leasehold_torture::history::{History, OpOutcome};
-use leasehold_torture::invariant::{believed, token_order, token_unique};
-use recorder::{Recorder, from_environment, sleep_millis};
+use leasehold_torture::history::{History, Op, OpKind, OpOutcome};
+use leasehold_torture::invariant::{CheckerProfile, believed, check_profile, token_order, token_unique};
+use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
+use support::recorder::{Recorder, from_environment, sleep_millis};
+use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
 /// Engines, and clients of each.
 const ENGINES: u64 = 3;
@@ -26,6 +27,11 @@ const CLIENTS: u64 = 4;
 /// A run goes on until so much happened, even on a slow machine, but not for ever.
 const MIN_GRANTS: usize = 80;
 const MAX_RUN: Duration = Duration::from_secs(60);
+
+/// A waiter is believed to be alive for ten seconds.
+const WAITER_BELIEVED: Duration = Duration::from_millis(11_000);
+/// What a loaded machine adds to a wait.
+const SLACK: Duration = Duration::from_secs(3);
 
 async fn open_engine(port: u16) -> Arc<RedisEngine> {
     let url = format!("redis://127.0.0.1:{port}");
@@ -61,18 +67,21 @@ async fn run_clients(port: u16, fault: impl AsyncFn()) -> History {
         engines[0].release(&grant.lease_id).await.expect("it is live");
     }
     let history = History { ops: recorder.take_ops(), ..History::default() };
+    assert_counts(&history);
+    history
+}
+
+/// An empty history proves nothing.
+fn assert_counts(history: &History) {
     let count = |test: fn(&OpOutcome) -> bool| history.ops.iter().filter(|operation| test(&operation.outcome)).count();
     let grants = count(|outcome| matches!(outcome, OpOutcome::Granted { .. }));
     let unknown = count(|outcome| matches!(outcome, OpOutcome::Unknown | OpOutcome::Failed));
     println!("{} operations, {grants} grants, {unknown} without an answer", history.ops.len());
     assert!(grants >= MIN_GRANTS, "only {grants} grants");
-    history
 }
 
 fn assert_lawful(history: &History) {
-    assert_eq!(believed::check(history), Ok(()));
-    assert_eq!(token_unique::check(history), Ok(()));
-    assert_eq!(token_order::check(history), Ok(()));
+    assert_eq!(check_profile(history, CheckerProfile::ANSWERS), Ok(()));
 }
 
 /// Goal: without a fault every law holds.
@@ -153,4 +162,105 @@ async fn flushall_is_seen() {
     believed::check(&history).expect_err("two clients believe in one lease");
     assert_eq!(token_unique::check(&history), Ok(()));
     assert_eq!(token_order::check(&history), Ok(()));
+}
+
+/// Two client processes, one with the verbs and one with the guard, each behind a proxy of its own.
+fn start_processes<'a>(proxies: &'a [Proxy; 2], engine: &'a RedisEngine, recorder: &'a Recorder) -> Vec<Stopper<'a>> {
+    let uses = [ProcessUses::Verbs, ProcessUses::Guard];
+    let start = |(at, uses): (usize, ProcessUses)| Stopper {
+        process: ClientProcess::start(ENTRY, 1 + at as u64, &format!("redis://127.0.0.1:{}", proxies[at].port()), uses),
+        proxies: &proxies[at..=at],
+        engine,
+        recorder,
+        has_queue: true,
+    };
+    uses.into_iter().enumerate().map(start).collect()
+}
+
+const ENTRY: &str = "a_client_process_reports_what_it_does";
+
+/// Goal: what a client process reports is what it did, and without a fault every law holds. The processes of the other
+/// tests begin here.
+#[test]
+fn a_client_process_reports_what_it_does() {
+    if run_if_ordered() {
+        return;
+    }
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let server = RedisServer::start(DURABLE);
+        let (engine, recorder) = (open_engine(server.port()).await, Recorder::new());
+        let proxies = [Proxy::start(server.port()), Proxy::start(server.port())];
+        let mut stoppers = start_processes(&proxies, &engine, &recorder);
+        for stopper in &mut stoppers {
+            stopper.wait_until_busy().await;
+        }
+        sleep_millis(500).await;
+        let granted = |op: &&Op| matches!(op.outcome, OpOutcome::Granted { .. });
+        let ops = finish_processes(&recorder, stoppers).await.ops;
+        let (grants, known) = (ops.iter().filter(granted).count(), read_counter(&server));
+        // Renewals that the guard asks for by itself are of unknown outcome.
+        let lost = |op: &&Op| match op.outcome {
+            OpOutcome::Unknown => !matches!(op.kind, OpKind::Renew { .. }),
+            outcome => matches!(outcome, OpOutcome::Failed),
+        };
+        assert_eq!(ops.iter().find(lost).map(|op| &op.kind), None, "there was no fault");
+        let highest = ops.iter().filter_map(|op| match op.outcome {
+            OpOutcome::Granted { token, .. } => Some(token.get()),
+            _ => None,
+        });
+        assert_eq!(highest.max(), Some(known), "the last grant was reported");
+        assert!(grants > 2 && recorder.count_grants() == 0, "{grants} grants");
+        assert_lawful(&History { ops, ..History::default() });
+    });
+}
+
+/// The last token that the server gave.
+fn read_counter(server: &RedisServer) -> u64 {
+    server.command(&["GET", "leasehold:t"]).trim().parse().expect("a number")
+}
+
+/// Goal: every law holds while processes are stopped for longer than their leases live: while they hold one, while they
+/// wait, in the middle of a call. What lapsed meanwhile is refused, and a stopped waiter keeps nobody from a name for
+/// longer than its ttl.
+/// Method: SIGSTOP and SIGCONT; other clients race for the same names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_processes_break_no_law() {
+    let server = RedisServer::start(DURABLE);
+    let (engine, recorder) = (open_engine(server.port()).await, Recorder::new());
+    let proxies = [Proxy::start(server.port()), Proxy::start(server.port())];
+    let mut stoppers = start_processes(&proxies, &engine, &recorder);
+    let mut clients = Vec::new();
+    for client in 10..13 {
+        clients.push(tokio::spawn(recorder.clone().run_client(open_engine(server.port()).await, client)));
+    }
+    let stops = stop_in_turns(&mut stoppers, span_of_run()).await;
+    recorder.stop();
+    for client in clients {
+        client.await.expect("no panic");
+    }
+    let ops = finish_processes(&recorder, stoppers).await.ops;
+    assert_stops(&ops, &stops, PROCESS_TTL + SLACK);
+    let history = History { ops, ..History::default() };
+    assert_counts(&history);
+    assert_lawful(&history);
+}
+
+/// Goal: a waiter that was stopped for longer than it is believed to be alive is not even granted what is released then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_waiter_is_passed_over() {
+    let server = RedisServer::start(DURABLE);
+    let (engine, recorder) = (open_engine(server.port()).await, Recorder::new());
+    let proxies = [Proxy::start(server.port()), Proxy::start(server.port())];
+    let mut stoppers = start_processes(&proxies, &engine, &recorder);
+    // Nobody else waits.
+    stoppers.truncate(1);
+    stoppers[0].wait_until_busy().await;
+    let stop = stoppers[0].stop_waiting(WAITER_BELIEVED, Duration::from_millis(100)).await;
+    let passed_over = stop.blocked.is_some_and(|blocked| blocked < PROCESS_TTL / 2);
+    assert!(passed_over, "it was granted to a stopped process: {stop:?}");
+    let ops = finish_processes(&recorder, stoppers).await.ops;
+    assert_stops(&ops, &[stop], PROCESS_TTL);
+    assert_lawful(&History { ops, ..History::default() });
 }

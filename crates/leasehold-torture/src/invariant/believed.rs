@@ -35,10 +35,13 @@ fn granted_spans(history: &History) -> Spans<'_> {
     let mut spans: Spans<'_> = HashMap::new();
     for op in &history.ops {
         match (&op.kind, op.outcome) {
-            (OpKind::Acquire(ask), OpOutcome::Granted { token, remaining, repeated: false, .. }) => {
+            (OpKind::Acquire(ask), OpOutcome::Granted { token, remaining, repeated, .. }) => {
                 let Some(ret) = op.ret else { continue };
                 let until = op.invoke.saturating_add(remaining.as_nanos() as u64);
-                spans.insert(token.get(), (ret, until, ask, op.invoke));
+                // A repeated answer is the first one that its holder sees, if the first try was never answered.
+                if !repeated || !spans.contains_key(&token.get()) {
+                    spans.insert(token.get(), (ret, until, ask, op.invoke));
+                }
             }
             (OpKind::Renew { token, .. }, OpOutcome::Renewed { remaining }) => {
                 if let Some((_, until, ..)) = spans.get_mut(&token.get()) {

@@ -37,6 +37,16 @@ impl StoredLease {
 
 /// The history of a run: what clients saw, and what is stored. Endings are remembered for ten minutes, so all of it is.
 pub async fn read_history(cluster: &Cluster, database: &str, ops: Vec<Op>) -> History {
+    read_history_of(cluster, database, ops, str::to_owned).await
+}
+
+/// As [`read_history`], of several processes; `relabel` makes the label of an operation its place among all.
+pub async fn read_history_of(
+    cluster: &Cluster,
+    database: &str,
+    ops: Vec<Op>,
+    relabel: impl Fn(&str) -> String,
+) -> History {
     let client = cluster.client(database).await;
     let sql = "SELECT token, label, names, state::text, granted, ends, ttl::bigint, ended, leasehold_engine.now_us(), \
                arrival IS NOT NULL \
@@ -47,7 +57,7 @@ pub async fn read_history(cluster: &Cluster, database: &str, ops: Vec<Op>) -> Hi
         let number = |at: usize| u64::try_from(row.get::<_, i64>(at)).expect("not negative");
         now = number(8);
         let ended = row.get::<_, Option<i64>>(7).map(|ended| u64::try_from(ended).expect("not negative"));
-        let (label, names, state) = (row.get(1), row.get(2), row.get(3));
+        let (label, names, state) = (relabel(row.get(1)), row.get(2), row.get(3));
         let lease = StoredLease {
             label,
             names,

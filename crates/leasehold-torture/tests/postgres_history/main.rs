@@ -6,8 +6,9 @@
 
 mod facts;
 mod planted;
-#[path = "../support/recorder.rs"]
-mod recorder;
+mod stopped;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::{History, OpKind, OpOutcome, Recorded};
 use leasehold_torture::invariant::{believed, check_all, token_order, token_unique};
-use recorder::{Recorder, from_environment, sleep_millis};
+use support::recorder::{Recorder, from_environment, sleep_millis};
 
 /// Engines, and clients of each.
 const ENGINES: u64 = 3;

@@ -13,7 +13,7 @@ use leasehold_torture::invariant::{believed, exclusion, token_order, token_uniqu
 
 use super::facts;
 use super::open_engine;
-use super::recorder::{Recorder, from_environment, sleep_millis};
+use super::support::recorder::{Recorder, from_environment, sleep_millis};
 
 /// Far above the clock: then nothing but the sequence keeps the order of tokens.
 const FLOOR: u64 = 5_000_000_000_000_000;
