@@ -295,8 +295,12 @@ fn program(name: &str) -> PathBuf {
 fn try_program(name: &str) -> io::Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin").join(name)).collect();
-    found.retain(|path| path.exists());
     found.sort();
+    // Only Debian and its children keep the versions apart in that place.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let elsewhere = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    found.splice(0..0, elsewhere.map(|folder| folder.join(name)));
+    found.retain(|path| path.is_file());
     let missing = "PostgreSQL is not installed, and this needs it: apt-get install postgresql-15";
     found.pop().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, missing))
 }

@@ -196,8 +196,18 @@ fn release_shows_failure_and_cure() {
 /// Goal: a failover makes two holders with one token, and an embedded engine none.
 #[test]
 fn failover_shows_failure_and_cure() {
-    let played = play("failover");
-    let acts = acts(&played);
+    judge_failover(&play("failover"));
+}
+
+/// Goal: the same, and the seat is a row of PostgreSQL.
+#[test]
+fn failover_shows_failure_and_cure_on_postgres() {
+    judge_failover(&play("failover --postgres"));
+}
+
+#[track_caller]
+fn judge_failover(played: &Value) {
+    let acts = acts(played);
     assert_eq!(acts.len(), 4);
     assert!(overlaps(&acts[0]) && overlaps(&acts[1]));
     assert_eq!(writes(&acts[0]), [("ada", "admitted"), ("bob", "wrongly_admitted")]);
@@ -210,8 +220,18 @@ fn failover_shows_failure_and_cure() {
 /// Goal: Redlock has two majorities, after a restart and after a step of a clock; an embedded engine has one holder.
 #[test]
 fn redlock_shows_failure_and_cure() {
-    let played = play("redlock");
-    let acts = acts(&played);
+    judge_redlock(&play("redlock"));
+}
+
+/// Goal: the same, and the seat is a row of PostgreSQL.
+#[test]
+fn redlock_shows_failure_and_cure_on_postgres() {
+    judge_redlock(&play("redlock --postgres"));
+}
+
+#[track_caller]
+fn judge_redlock(played: &Value) {
+    let acts = acts(played);
     assert_eq!(acts.len(), 4);
     assert!(overlaps(&acts[0]) && overlaps(&acts[1]), "two holders at once");
     assert!(says(&acts[0], "nodes 2, 4, 5") && says(&acts[1], "nodes 3, 4, 5"), "{played}");
@@ -235,7 +255,14 @@ fn the_timeline_is_plain_and_the_report_is_whole() {
     for actor in ["ada", "bob", "cleo"] {
         assert!(page.contains(&format!(">{actor}</text>")), "{actor} has a row");
     }
-    for needed in ["prefers-color-scheme: dark", "role=\"img\"", "<desc id=", "tabindex=\"0\"", "name=\"viewport\""] {
+    for needed in [
+        "prefers-color-scheme: dark",
+        "role=\"img\"",
+        "<desc id=",
+        "tabindex=\"0\"",
+        "name=\"viewport\"",
+        "max-width: 40rem",
+    ] {
         assert!(page.contains(needed), "{needed}");
     }
     let elsewhere = page.matches("http").count() - page.matches("xmlns=\"http://www.w3.org/2000/svg\"").count();
@@ -362,6 +389,39 @@ fn the_death_of_an_actor_ends_the_lab() {
     let answer = end_of(child);
     assert_eq!(answer.code, 1, "{answer:?}");
     assert!(answer.err.contains("ended by signal 9 before the lab did"), "{answer:?}");
+    site.is_clean();
+}
+
+/// Goal: PostgreSQL that cannot be started for want of a program is named as one, with what installs it.
+#[test]
+fn what_postgres_needs_is_named() {
+    let site = LabSite::new();
+    let answer =
+        Answer::of(&site.command(&["pause", "--postgres"]).env("PATH", "").output().expect("the binary starts"));
+    // Whoever is not root needs nothing but PostgreSQL itself.
+    if rustix::process::geteuid().is_root() {
+        let answer = answer.with_code(4);
+        answer.says_one_sentence();
+        assert!(answer.err.contains("runuser") && answer.err.contains("apt-get install util-linux"), "{answer:?}");
+    }
+    site.is_clean();
+}
+
+/// Goal: what a killed lab left on disk goes with the next one, and a lab that runs keeps what it has.
+#[test]
+fn leftovers_of_a_killed_lab_are_removed_by_the_next() {
+    let site = LabSite::new();
+    let (mut killed, _) = start_until(&site, "pause --postgres", "SIGSTOP");
+    killed.kill().expect("it runs");
+    killed.wait().expect("it ends");
+    wait_until("every process of the lab has ended", || site.processes().is_empty());
+    let count = || std::fs::read_dir(site.tmp()).expect("it is there").count();
+    assert_eq!(count(), 1, "a killed lab cannot remove its directory");
+    let (running, _) = start_until(&site, "pause", "SIGSTOP");
+    assert_eq!(count(), 1, "the leftovers are gone, and the directory of the lab that runs is there");
+    site.ask(&["release"]).with_code(0);
+    let answer = end_of(running).with_code(0);
+    assert!(answer.err.is_empty(), "{answer:?}");
     site.is_clean();
 }
 

@@ -7,6 +7,7 @@ mod actor_process;
 mod lab_process;
 mod lease_server;
 mod recorder;
+mod run_dir;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,13 +23,13 @@ use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::redis::RedisServer;
 use leasehold_support::exit::{self, Failure};
-use tempfile::TempDir;
 
 pub use actor_process::ActorProcess;
 pub use lab_process::LabProcess;
 pub use lease_server::{LeaseServer, url_at};
 pub use recorder::{LabLine, Recorder};
 
+use self::run_dir::RunDir;
 use crate::actor::ACTOR_COMMAND;
 use crate::seat::{SeatStore, postgres};
 use crate::timeline::LabTimeline;
@@ -41,14 +42,13 @@ pub struct Stage {
     /// Where the seats are, if not in SQLite.
     cluster: Option<Cluster>,
     /// Dropped last: what is in it is used by everything else.
-    dir: TempDir,
+    dir: RunDir,
 }
 
 impl Stage {
     /// A new directory, and nothing in it.
     pub fn new(record: Recorder) -> anyhow::Result<Self> {
-        let dir =
-            tempfile::Builder::new().prefix("leasehold-lab-").tempdir().context("make a directory for the lab")?;
+        let dir = RunDir::create(&std::env::temp_dir()).context("make a directory for the lab")?;
         let own_program = std::env::current_exe().context("find this program")?;
         Ok(Self { record, clock: SystemClock::shared(), own_program, cluster: None, dir })
     }
@@ -193,7 +193,11 @@ pub fn require_program(program: &str, package: &str) -> anyhow::Result<()> {
 
 /// Fails where there is no PostgreSQL.
 pub fn require_postgres() -> anyhow::Result<()> {
-    if Cluster::is_installed() { Ok(()) } else { Err(missing_program("PostgreSQL", "postgresql")) }
+    if !Cluster::is_installed() {
+        return Err(missing_program("PostgreSQL", "postgresql"));
+    }
+    // It does not run as root: its own user starts it.
+    if rustix::process::geteuid().is_root() { require_program("runuser", "util-linux") } else { Ok(()) }
 }
 
 fn missing_program(program: &str, package: &str) -> anyhow::Error {

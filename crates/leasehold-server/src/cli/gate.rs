@@ -10,6 +10,7 @@ use leasehold_support::duration;
 use leasehold_support::exit::Failure;
 
 use crate::config::{LogConfig, LogFormat, LogLevel, TlsFiles};
+use crate::gate::forward::ExchangeTimes;
 use crate::gate::machine::OnStuck;
 use crate::gate::run::{GateOptions, UpstreamUrl, run_gate};
 
@@ -101,6 +102,7 @@ impl GateArgs {
                 format: self.log_format.unwrap_or(log.format),
                 level: self.log_level.unwrap_or(log.level),
             },
+            times: ExchangeTimes::default(),
         })
     }
 }

@@ -6,13 +6,14 @@
 //! 2. A fenced request leaves when its answer has come whole, and not because its client lost interest.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
+use leasehold_support::sync::lock;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::fences::Flight;
@@ -20,20 +21,59 @@ use super::metrics::GateMetrics;
 use super::upstream::{Upstream, UpstreamConnection};
 use crate::http::PhaseTracker;
 
-/// Nothing of a body comes for this long.
-const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 type BodyPoll = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
 /// A timer that costs nothing while bytes come.
-#[derive(Default)]
-struct IdleTimer(Option<Pin<Box<Sleep>>>);
+struct IdleTimer {
+    limit: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
 
 impl IdleTimer {
+    const fn new(limit: Duration) -> Self {
+        Self { limit, timer: None }
+    }
+
+    fn bytes_came(&mut self) {
+        self.timer = None;
+    }
+
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + BODY_IDLE_TIMEOUT)));
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
         timer.as_mut().poll(cx).is_ready()
+    }
+}
+
+/// How much of a request was handed over to its connection.
+pub struct SendProgress {
+    whole: AtomicBool,
+    last_part: Mutex<Instant>,
+}
+
+impl SendProgress {
+    /// Nothing was handed over yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { whole: AtomicBool::new(false), last_part: Mutex::new(Instant::now()) })
+    }
+
+    /// When the last part was handed over: the time limit for the answer counts from there, not from the beginning of a
+    /// long body.
+    pub fn last_part(&self) -> Instant {
+        *lock(&self.last_part)
+    }
+
+    /// Whether all of it was.
+    pub fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::SeqCst)
+    }
+
+    fn handed_over(&self, is_end: bool) {
+        *lock(&self.last_part) = Instant::now();
+        if is_end {
+            self.whole.store(true, Ordering::SeqCst);
+        }
     }
 }
 
@@ -41,15 +81,20 @@ impl IdleTimer {
 pub struct RequestBody {
     incoming: Incoming,
     phases: Arc<PhaseTracker>,
-    sent: Arc<AtomicBool>,
+    progress: Arc<SendProgress>,
     idle: IdleTimer,
 }
 
 impl RequestBody {
-    /// The body, and whether all of it was handed over.
-    pub fn new(incoming: Incoming, phases: Arc<PhaseTracker>) -> (Self, Arc<AtomicBool>) {
-        let sent = Arc::new(AtomicBool::new(incoming.is_end_stream()));
-        (Self { incoming, phases, sent: sent.clone(), idle: IdleTimer::default() }, sent)
+    /// The body. It fails when nothing of it comes for as long as `idle_limit`.
+    pub fn new(
+        incoming: Incoming,
+        phases: Arc<PhaseTracker>,
+        progress: Arc<SendProgress>,
+        idle_limit: Duration,
+    ) -> Self {
+        progress.handed_over(incoming.is_end_stream());
+        Self { incoming, phases, progress, idle: IdleTimer::new(idle_limit) }
     }
 }
 
@@ -60,18 +105,16 @@ impl HttpBody for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> BodyPoll {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(None) => {
-                // hyper ends a body in the same way when its connection was dropped.
+                // hyper 1.12 reports that the connection was dropped; older versions ended the body as if it were whole.
                 if self.phases.is_closed() {
                     return Poll::Ready(Some(Err("the client went away in the middle of the body".into())));
                 }
-                self.sent.store(true, Ordering::SeqCst);
+                self.progress.handed_over(true);
                 Poll::Ready(None)
             }
             Poll::Ready(Some(frame)) => {
-                self.idle = IdleTimer::default();
-                if self.incoming.is_end_stream() {
-                    self.sent.store(true, Ordering::SeqCst);
-                }
+                self.idle.bytes_came();
+                self.progress.handed_over(frame.is_ok() && self.incoming.is_end_stream());
                 Poll::Ready(Some(frame.map_err(Into::into)))
             }
             Poll::Pending if self.idle.is_over(cx) => {
@@ -98,8 +141,10 @@ pub struct Answering {
     pub connection: UpstreamConnection,
     /// None for a request that is not fenced.
     pub flight: Option<Flight>,
-    /// Whether the body of the request was sent whole.
-    pub request_sent: Arc<AtomicBool>,
+    /// How much of the request was handed over.
+    pub progress: Arc<SendProgress>,
+    /// How long nothing of the answer may come.
+    pub idle_limit: Duration,
     /// Counts what is not answered.
     pub metrics: Arc<GateMetrics>,
 }
@@ -107,8 +152,11 @@ pub struct Answering {
 impl Answering {
     /// The answer has come whole.
     pub fn finish(self) {
-        if self.request_sent.load(Ordering::SeqCst) {
-            self.upstream.keep_idle(self.connection);
+        if self.progress.is_whole() && !self.connection.has_unsent_bytes() {
+            let Self { upstream, connection, flight, .. } = self;
+            // First: what is back in the pool must not be cut with this request.
+            drop(flight);
+            upstream.keep_idle(connection);
             return;
         }
         // The upstream answered before it had the whole request: the rest of it must not follow later.
@@ -173,11 +221,12 @@ impl OpenAnswer {
 impl AnswerBody {
     /// The body of this answer.
     pub fn new(incoming: Incoming, answering: Answering) -> Self {
+        let idle = IdleTimer::new(answering.idle_limit);
         if incoming.is_end_stream() {
             answering.finish();
-            return Self { open: None, idle: IdleTimer::default() };
+            return Self { open: None, idle };
         }
-        Self { open: Some(OpenAnswer { incoming, answering }), idle: IdleTimer::default() }
+        Self { open: Some(OpenAnswer { incoming, answering }), idle }
     }
 
     fn finish(&mut self) {
@@ -209,7 +258,7 @@ impl HttpBody for AnswerBody {
                 Poll::Ready(Some(Err("the answer was cut off".into())))
             }
             Poll::Ready(Some(Ok(frame))) => {
-                *idle = IdleTimer::default();
+                idle.bytes_came();
                 if open.incoming.is_end_stream() {
                     self.finish();
                 }

@@ -17,11 +17,11 @@ use leasehold::fence::FenceToken;
 use leasehold_support::sync::lock;
 use leasehold_support::time::stopwatch;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::machine::{GateMachine, GateRefusal, GateStep, OnStuck, Raise, RequestId};
 use super::metrics::GateMetrics;
+use super::upstream::CloseHandle;
 
 /// Fenced requests that wait or are with the upstream. They stay without their clients: connections do not limit them.
 const MAX_REQUESTS_UNDER_WAY: usize = 20_000;
@@ -72,7 +72,7 @@ struct FlightSignal {
 #[derive(Debug, Default)]
 struct CutState {
     is_cut: bool,
-    connection: Option<AbortHandle>,
+    connection: Option<CloseHandle>,
 }
 
 impl FlightSignal {
@@ -80,7 +80,7 @@ impl FlightSignal {
     fn cut(&self) -> bool {
         let mut state = lock(&self.cut);
         if let Some(connection) = &state.connection {
-            connection.abort();
+            connection.close_now();
         }
         !std::mem::replace(&mut state.is_cut, true)
     }
@@ -246,6 +246,12 @@ impl Fences {
         (state.machine.fence_count(), state.machine.flying_count())
     }
 
+    /// Cuts a request that the upstream does not have whole, whatever the operator wants for others: the upstream must
+    /// reject half a request.
+    pub fn cut_half_sent(&self, request: &CutHandle) {
+        request.0.cut();
+    }
+
     /// The upstream does not answer a request in time: cuts it, where the operator allows that. Otherwise it stays until
     /// the upstream answers or closes the connection, because the order would not hold without it.
     pub fn cut_if_allowed(&self, request: &CutHandle) {
@@ -257,7 +263,7 @@ impl Fences {
 
 impl Flight {
     /// From here on a cut closes this connection. False if the request was cut already: then it must not be sent.
-    pub fn set_connection(&self, connection: AbortHandle) -> bool {
+    pub fn set_connection(&self, connection: CloseHandle) -> bool {
         let mut state = lock(&self.signal.cut);
         state.connection = Some(connection);
         !state.is_cut

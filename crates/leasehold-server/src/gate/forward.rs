@@ -22,14 +22,14 @@ use axum::body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use leasehold::fence::counters::{count_admitted, count_rejected};
 use leasehold::fence::{FenceKind, FenceVerdict};
 use leasehold_core::limits::Limits;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
-use super::body::{AnswerBody, Answering, RequestBody, close_and_leave};
+use super::body::{AnswerBody, Answering, RequestBody, SendProgress, close_and_leave};
 use super::fences::{Fences, Flight};
 use super::headers::{HeaderRefusal, ShownHeaders, add_forwarded, read_shown, remove_hop_by_hop};
 use super::machine::GateRefusal;
@@ -40,13 +40,32 @@ use crate::http::{Arrival, PhaseTracker, Problem, RequestHandler};
 use crate::service::Verb;
 use crate::service::keys::KeyRing;
 
-/// The head of the answer must come in this time; then the client learns that the outcome is unknown.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// How much of the body of a refused request is read,
 const MAX_DISCARDED_BYTES: usize = 16 << 20;
 /// and for how long.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a gate waits for both ends of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangeTimes {
+    /// For the head of the answer, after the last part of the request that was sent. Then the client learns that the
+    /// outcome is unknown.
+    pub answer: Duration,
+    /// For the next part of a body, in either direction.
+    pub body_idle: Duration,
+    /// For the client to take a part of the answer. A client that is paused must not keep its request open for ever.
+    pub write_stall: Duration,
+}
+
+impl Default for ExchangeTimes {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(60),
+            body_idle: Duration::from_secs(30),
+            write_stall: Duration::from_secs(10),
+        }
+    }
+}
 
 /// What all requests share.
 #[derive(Clone)]
@@ -67,6 +86,8 @@ pub struct Gate {
     pub metrics: Arc<GateMetrics>,
     /// For `Retry-After`: how long a newer request waits for older ones.
     pub drain: Duration,
+    /// How long both ends of a request may take.
+    pub times: ExchangeTimes,
 }
 
 /// Answers the requests of the gate's port.
@@ -115,6 +136,9 @@ impl Gate {
         let is_upgrade = headers.contains_key(header::UPGRADE);
         if request.method() == Method::CONNECT || is_fenced && is_upgrade {
             return Err(no_upgrade(is_fenced));
+        }
+        if carries_requests(headers) {
+            return Err(no_other_http());
         }
         if !is_fenced {
             self.check_key(headers.get(header::PROXY_AUTHORIZATION), Verb::Inspect, &[])?;
@@ -184,13 +208,25 @@ impl Gate {
     ) -> Result<Response<Body>, Problem> {
         self.prepare_head(arrival, &mut request)?;
         let cut_handle = flight.as_ref().map(Flight::cut_handle);
-        let work = self.clone().exchange(request, phases.clone(), flight);
+        let progress = SendProgress::new();
+        let work = self.clone().exchange(request, phases.clone(), flight, progress.clone());
         let mut exchange = Detached::new(work, cut_handle.is_some());
-        if let Ok(answer) = timeout(ANSWER_TIMEOUT, &mut exchange).await {
-            return answer;
+        let mut until = progress.last_part() + self.times.answer;
+        loop {
+            if let Ok(answer) = timeout_at(until, &mut exchange).await {
+                return answer;
+            }
+            // A long body that still goes on is not late.
+            let later = progress.last_part() + self.times.answer;
+            if later <= until {
+                break;
+            }
+            until = later;
         }
-        if let Some(handle) = cut_handle {
-            self.fences.cut_if_allowed(&handle);
+        match cut_handle {
+            Some(handle) if progress.is_whole() => self.fences.cut_if_allowed(&handle),
+            Some(handle) => self.fences.cut_half_sent(&handle),
+            None => {}
         }
         self.metrics.count_unanswered();
         Err(Problem::unknown("the upstream did not answer in time: the request may have taken effect, or may still"))
@@ -214,12 +250,13 @@ impl Gate {
         request: Request<Incoming>,
         phases: Arc<PhaseTracker>,
         flight: Option<Flight>,
+        progress: Arc<SendProgress>,
     ) -> Result<Response<Body>, Problem> {
         let mut connection = self.upstream.connect().await.map_err(|error| {
             tracing::debug!(target: "leasehold::gate", upstream = self.upstream.authority(), %error, "not connected");
             Problem::unavailable("the upstream could not be reached: nothing was sent")
         })?;
-        if flight.as_ref().is_some_and(|flight| !flight.set_connection(connection.abort_handle())) {
+        if flight.as_ref().is_some_and(|flight| !flight.set_connection(connection.close_handle())) {
             connection.close().await;
             return Err(Problem::unavailable("a newer request took over before this one was sent"));
         }
@@ -228,7 +265,8 @@ impl Gate {
             return Err(Problem::unavailable("the client went away before anything was sent"));
         }
         let (head, incoming) = request.into_parts();
-        let (body, request_sent) = RequestBody::new(incoming, phases);
+        let idle_limit = self.times.body_idle;
+        let body = RequestBody::new(incoming, phases, progress.clone(), idle_limit);
         let sent = connection.sender.try_send_request(Request::from_parts(head, body)).await;
         let response = match sent {
             Ok(response) => response,
@@ -245,7 +283,7 @@ impl Gate {
             }
         };
         let (upstream, metrics) = (self.upstream.clone(), self.metrics.clone());
-        let answering = Answering { upstream, connection, flight, request_sent, metrics };
+        let answering = Answering { upstream, connection, flight, progress, idle_limit, metrics };
         Ok(pass_answer(response, answering))
     }
 }
@@ -266,6 +304,10 @@ async fn discard_body(request: Request<Incoming>) {
 /// The answer of the upstream as the client gets it.
 pub(super) fn pass_answer(response: Response<Incoming>, answering: Answering) -> Response<Body> {
     let (mut head, incoming) = response.into_parts();
+    // An answer in chunks has no other length. hyper would believe this one.
+    if head.headers.contains_key(header::TRANSFER_ENCODING) {
+        head.headers.remove(header::CONTENT_LENGTH);
+    }
     remove_hop_by_hop(&mut head.headers);
     head.version = Version::HTTP_11;
     Response::from_parts(head, Body::new(AnswerBody::new(incoming, answering)))
@@ -316,13 +358,37 @@ where
     }
 }
 
-/// Refuses a head with two lengths: whoever reads it by the other one sees another request.
+/// Refuses a head with two lengths: whoever reads it by the other one sees another request. And one whose body is coded
+/// for this connection: the upstream would get the coded bytes, without the header that says so.
 fn check_framing(request: &Request<Incoming>, phases: &PhaseTracker) -> Result<(), Problem> {
+    let mut codings = request.headers().get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Ok(()) };
     // hyper takes the Content-Length away where both are there.
-    if request.headers().contains_key(header::TRANSFER_ENCODING) && phases.head_names("content-length") {
+    if phases.head_names("content-length") {
         return Err(Problem::invalid("a request has a Content-Length or a Transfer-Encoding, not both"));
     }
+    if codings.next().is_some() || !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") {
+        let detail = "the only Transfer-Encoding that this gate knows is chunked";
+        return Err(Problem::with_code(StatusCode::NOT_IMPLEMENTED, "invalid", detail));
+    }
     Ok(())
+}
+
+/// Whether an upgrade is to a protocol that carries HTTP requests: they would reach the upstream without a fence. With
+/// `Upgrade: h2c` a client asks an upstream to speak HTTP/2 on the connection.
+fn carries_requests(headers: &HeaderMap) -> bool {
+    let protocols =
+        headers.get_all(header::UPGRADE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let names = protocols.map(|protocol| protocol.trim_ascii().to_ascii_lowercase());
+    headers.contains_key("http2-settings")
+        || names
+            .into_iter()
+            .any(|name| ["h2", "h3", "http", "tls"].iter().any(|start| name.starts_with(start.as_bytes())))
+}
+
+fn no_other_http() -> Problem {
+    let detail = "an upgrade to another version of HTTP, or to TLS, would carry requests around the fence";
+    Problem::with_code(StatusCode::NOT_IMPLEMENTED, "invalid", detail)
 }
 
 fn no_upgrade(is_fenced: bool) -> Problem {

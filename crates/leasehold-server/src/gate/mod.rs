@@ -25,7 +25,7 @@
 
 mod body;
 mod fences;
-mod forward;
+pub mod forward;
 mod headers;
 pub mod machine;
 mod memory;
@@ -33,6 +33,8 @@ mod metrics;
 pub mod run;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod times_tests;
 mod tunnel;
 mod upstream;
 mod workers;

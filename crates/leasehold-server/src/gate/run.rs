@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::fences::{FenceTimes, Fences};
-use super::forward::Gate;
+use super::forward::{ExchangeTimes, Gate};
 use super::machine::OnStuck;
 use super::memory::{MemoryError, MemoryWriter};
 use super::metrics::GateMetrics;
@@ -39,7 +39,7 @@ use super::workers::Workers;
 use crate::config::{Config, LogConfig, TlsFiles};
 use crate::http::{Arrival, HttpConfig, PhaseTracker, Problem, RequestHandler, accept_connections};
 use crate::serve::keys::{KeyFileWatcher, load_keys};
-use crate::serve::listen::{listen_on, raise_file_limit};
+use crate::serve::listen::{FILES_KEPT_FOR_ENGINE, listen_on, raise_file_limit};
 use crate::serve::log::{self, LogWriter};
 use crate::serve::notify;
 use crate::serve::tls::ServerTls;
@@ -51,6 +51,8 @@ use crate::service::keys::KeyRing;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections of clients.
 const MAX_CONNECTIONS: usize = 20_000;
+/// Connections to the port of the metrics.
+const MAX_STATUS_CONNECTIONS: usize = 64;
 /// Bytes of the head of a request.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// How often a stopping gate looks whether the last requests have left.
@@ -97,6 +99,8 @@ pub struct GateOptions {
     pub tls: Option<TlsFiles>,
     /// What is logged.
     pub log: LogConfig,
+    /// How long both ends of a request may take.
+    pub times: ExchangeTimes,
 }
 
 /// Runs a gate until it is asked to stop.
@@ -156,15 +160,18 @@ impl RunningGate {
             limits: Limits::default(),
             metrics,
             drain: options.drain,
+            times: options.times,
         });
         let stop = CancellationToken::new();
         let config = Arc::new(http_config(&options, tls.as_ref(), max_connections()));
         let address = listener.local_addr().unwrap_or(options.listen);
         let metrics_address = metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let workers = Workers::start(&listener, &config, &gate, &stop).context("start the threads of the gate")?;
+        // With a limit of its own: an operator sees the metrics even when clients use all connections.
+        let status_config = Arc::new(http_config(&options, tls.as_ref(), MAX_STATUS_CONNECTIONS));
         let metrics_port = metrics_listener.map(|listener| {
             let handler = StatusHandler(gate.clone());
-            tokio::spawn(accept_connections(listener, config, stop.clone(), handler))
+            tokio::spawn(accept_connections(listener, status_config, stop.clone(), handler))
         });
         let data = options.data;
         Ok(Self { gate, address, metrics_address, data, tls, stop, workers, metrics_port, writer, failure })
@@ -290,7 +297,9 @@ pub(super) fn start_writer(writer: MemoryWriter, fences: Arc<Fences>) -> anyhow:
 /// Each connection of a client may need one to the upstream.
 fn max_connections() -> usize {
     let files = raise_file_limit(2 * MAX_CONNECTIONS);
-    files.map_or(MAX_CONNECTIONS, |files| usize::try_from(files / 2).unwrap_or(MAX_CONNECTIONS))
+    // The journal, the listeners and the metrics need some, too.
+    let left = files.map(|files| files.saturating_sub(FILES_KEPT_FOR_ENGINE) / 2);
+    left.map_or(MAX_CONNECTIONS, |left| usize::try_from(left).unwrap_or(MAX_CONNECTIONS).max(1))
 }
 
 fn http_config(options: &GateOptions, tls: Option<&ServerTls>, connections: usize) -> HttpConfig {
@@ -298,6 +307,7 @@ fn http_config(options: &GateOptions, tls: Option<&ServerTls>, connections: usiz
         tls: tls.map(|tls| tls.http.clone()),
         header: HEADER_TIMEOUT,
         drain: options.drain,
+        write_stall: options.times.write_stall,
         connection_limiter: ConnectionLimiter::new(connections, connections),
         header_bytes: MAX_HEADER_BYTES,
         ..HttpConfig::default()

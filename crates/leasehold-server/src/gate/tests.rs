@@ -185,6 +185,28 @@ async fn a_failed_sync_stops_the_gate() {
     rig.close();
 }
 
+/// Goal: requests under way have a limit, those that are refused leave nothing, and room comes back when one leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_under_way_are_limited() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SIZES);
+    let mut flights = vec![rig.enter(1, "a").await.unwrap()];
+    while flights.len() < 20_000 {
+        flights.push(rig.enter(1, "a").await.unwrap());
+    }
+    for _ in 0..3 {
+        assert_eq!(rig.enter(1, "a").await.err(), Some(GateRefusal::Full));
+        // Not even a higher token is remembered.
+        assert_eq!(rig.enter(2, "b").await.err(), Some(GateRefusal::Full));
+    }
+    assert_eq!(rig.fences.sizes(), (1, 20_000));
+    flights.pop();
+    drop(rig.enter(1, "a").await.unwrap());
+    drop(flights);
+    assert_eq!(rig.fences.sizes(), (1, 0));
+    rig.close();
+}
+
 /// Goal: snapshots bound the journal, and a restart remembers every resource through them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshots_bound_the_journal_and_lose_nothing() {

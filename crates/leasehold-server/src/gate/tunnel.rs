@@ -10,8 +10,8 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use super::body::{Answering, RequestBody};
-use super::forward::{ANSWER_TIMEOUT, Gate, pass_answer};
+use super::body::{Answering, RequestBody, SendProgress};
+use super::forward::{Gate, pass_answer};
 use crate::http::{Arrival, PhaseTracker, Problem};
 
 /// Passes an upgrade on. If the upstream agrees, both ends are connected until one of them closes.
@@ -32,9 +32,10 @@ pub async fn open_tunnel(
     let unreachable = |_| Problem::unavailable("the upstream could not be reached: nothing was sent");
     let mut connection = gate.upstream.connect().await.map_err(unreachable)?;
     let (head, incoming) = request.into_parts();
-    let (body, request_sent) = RequestBody::new(incoming, phases.clone());
+    let (progress, idle_limit) = (SendProgress::new(), gate.times.body_idle);
+    let body = RequestBody::new(incoming, phases.clone(), progress.clone(), idle_limit);
     let sent = connection.sender.send_request(Request::from_parts(head, body));
-    let Ok(Ok(mut response)) = timeout(ANSWER_TIMEOUT, sent).await else {
+    let Ok(Ok(mut response)) = timeout(gate.times.answer, sent).await else {
         return Err(Problem::unknown("the upstream did not answer"));
     };
     let upstream = hyper::upgrade::on(&mut response);
@@ -44,12 +45,14 @@ pub async fn open_tunnel(
         upstream: gate.upstream.clone(),
         connection,
         flight: None,
-        request_sent,
+        progress,
+        idle_limit,
         metrics: gate.metrics.clone(),
     };
     if status != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(pass_answer(response, answering));
     }
+    answering.connection.end_in_order();
     phases.start_tunnel(tokio::spawn(async move {
         // The answer is sent when this function has returned; until then both ends are pending.
         if let (Ok(client), Ok(upstream)) = (client.await, upstream.await) {

@@ -5,15 +5,21 @@
 //! 1. A connection is used again only after a whole answer to a whole request.
 //! 2. Nothing is sent twice: a connection that broke is no reason for another try.
 //! 3. Of the URL only the host is shown in errors and logs.
+//! 4. When a connection is closed in the middle of a request, what the kernel has not sent is thrown away and the upstream
+//!    sees a reset, even if the gate is killed. Otherwise an upstream that reads slowly would get the rest of an older
+//!    request after a newer one.
 
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HeaderValue;
 use hyper::http::uri::PathAndQuery;
-use hyper::rt::{Read, Write};
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use leasehold_support::sync::lock;
 use rustls::pki_types::ServerName;
@@ -23,6 +29,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::body::RequestBody;
+use crate::http::SharedSocket;
 
 /// For name lookup, connection and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,6 +57,21 @@ pub struct UpstreamConnection {
     /// For requests.
     pub sender: SendRequest<RequestBody>,
     task: JoinHandle<()>,
+    /// The task has the only strong reference: aborting it closes the socket.
+    socket: Weak<Mutex<TcpStream>>,
+    /// hyper has bytes that the socket did not take yet.
+    unsent: Arc<AtomicBool>,
+}
+
+/// Closes a connection from elsewhere.
+#[derive(Debug)]
+pub struct CloseHandle(AbortHandle);
+
+impl CloseHandle {
+    /// Closes it.
+    pub fn close_now(&self) {
+        self.0.abort();
+    }
 }
 
 impl Upstream {
@@ -137,6 +159,8 @@ impl Upstream {
         let mut idle = lock(&self.idle);
         if idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push((Instant::now(), connection));
+        } else {
+            connection.close_in_order();
         }
     }
 
@@ -146,8 +170,9 @@ impl Upstream {
         loop {
             let (since, connection) = idle.pop()?;
             if since.elapsed() > MAX_IDLE_TIME {
+                connection.close_in_order();
                 // All that are left are older.
-                idle.clear();
+                idle.drain(..).for_each(|(_, connection)| connection.close_in_order());
                 return None;
             }
             if !connection.sender.is_closed() {
@@ -159,37 +184,115 @@ impl Upstream {
     async fn connect_new(&self) -> io::Result<UpstreamConnection> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let _ = stream.set_nodelay(true);
+        // Law 4. On the socket from the beginning: a gate that is killed cannot do it at the end.
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
         let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
         let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE);
+        let stream = Arc::new(Mutex::new(stream));
+        let weak = Arc::downgrade(&stream);
+        let stream = SharedSocket::new(stream);
         match &self.tls {
-            None => start_connection(TokioIo::new(stream)).await,
+            None => start_connection(TokioIo::new(stream), weak).await,
             Some((connector, name)) => {
-                start_connection(TokioIo::new(connector.connect(name.clone(), stream).await?)).await
+                start_connection(TokioIo::new(connector.connect(name.clone(), stream).await?), weak).await
             }
         }
     }
 }
 
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        lock(&self.idle).drain(..).for_each(|(_, connection)| connection.close_in_order());
+    }
+}
+
 impl UpstreamConnection {
     /// Closes it from elsewhere.
-    pub fn abort_handle(&self) -> AbortHandle {
-        self.task.abort_handle()
+    pub fn close_handle(&self) -> CloseHandle {
+        CloseHandle(self.task.abort_handle())
+    }
+
+    /// Whether a part of the request was handed over and is not with the kernel yet. An upstream that answers before it
+    /// read the request leaves such bytes behind.
+    pub fn has_unsent_bytes(&self) -> bool {
+        self.unsent.load(Ordering::Acquire)
+    }
+
+    /// From here on its end is an end in good order, not a reset: there is no request on it, or it is a tunnel.
+    pub fn end_in_order(&self) {
+        if let Some(socket) = self.socket.upgrade() {
+            let _ = rustix::net::sockopt::set_socket_linger(&*lock(&socket), None);
+        }
+    }
+
+    /// Closes it while it is idle.
+    fn close_in_order(self) {
+        self.end_in_order();
     }
 
     /// Closes it. When this returns, no byte leaves any more.
     pub async fn close(self) {
-        self.task.abort();
+        self.close_handle().close_now();
         let _ = self.task.await;
     }
 }
 
-async fn start_connection(stream: impl Read + Write + Unpin + Send + 'static) -> io::Result<UpstreamConnection> {
+/// A stream that knows whether hyper has bytes left to write: hyper flushes when it has none.
+struct FlushTracker<S> {
+    stream: S,
+    unsent: Arc<AtomicBool>,
+}
+
+impl<S: Read + Unpin> Read for FlushTracker<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: Write + Unpin> Write for FlushTracker<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.unsent.store(true, Ordering::Release);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.unsent.store(true, Ordering::Release);
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.unsent.store(false, Ordering::Release);
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+async fn start_connection(
+    stream: impl Read + Write + Unpin + Send + 'static,
+    socket: Weak<Mutex<TcpStream>>,
+) -> io::Result<UpstreamConnection> {
+    let unsent = Arc::new(AtomicBool::new(false));
+    let stream = FlushTracker { stream, unsent: unsent.clone() };
     let (sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
     let task = tokio::spawn(async move {
         // Whoever waits for an answer learns of the error there.
         let _ = connection.with_upgrades().await;
     });
-    Ok(UpstreamConnection { sender, task })
+    Ok(UpstreamConnection { sender, task, socket, unsent })
 }
 
 fn tls_connector(host: &str) -> Result<(TlsConnector, ServerName<'static>), String> {

@@ -27,7 +27,7 @@ use super::guard::{self, Arrival};
 use super::io::{CloseGuard, PhaseTracker, TimeoutStream, TrackedBody};
 use super::problem::Problem;
 use super::routes;
-use super::socket::{HangupProbe, ProbedSocket};
+use super::socket::{HangupProbe, SharedSocket};
 use super::{App, HttpConfig};
 use crate::service::PeerAddress;
 use crate::service::connection_limit::{ConnectionPermit, LimitReached, Port};
@@ -174,7 +174,7 @@ impl<H: RequestHandler> HttpConnection<H> {
                 match first_bytes {
                     FirstBytes::Http => {
                         phases.head_started();
-                        let (socket, probe) = ProbedSocket::new(stream);
+                        let (socket, probe) = SharedSocket::with_probe(stream);
                         self.serve_requests(socket, &probe, arrival, phases).await;
                     }
                     FirstBytes::Resp => drop(stream.try_write(WRONG_PORT)),
@@ -182,7 +182,7 @@ impl<H: RequestHandler> HttpConnection<H> {
                 }
             }
             Some(tls) => {
-                let (socket, probe) = ProbedSocket::new(stream);
+                let (socket, probe) = SharedSocket::with_probe(stream);
                 let handshake = tokio::select! {
                     handshake = timeout(self.config.header, tls.accept(socket)) => handshake,
                     () = stop.cancelled() => return,

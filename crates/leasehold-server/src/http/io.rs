@@ -55,8 +55,8 @@ pub struct PhaseTracker {
     tunnel: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Marks a connection as closed when it is dropped. hyper ends the body of a request in the same way whether it was
-/// complete or its connection was dropped; who forwards a body must tell the two apart.
+/// Marks a connection as closed when it is dropped. Who forwards a body must tell a whole one from one whose connection
+/// was dropped. hyper 1.12 reports it, older versions ended both in the same way: this does not depend on it.
 pub struct CloseGuard(Arc<PhaseTracker>);
 
 impl CloseGuard {

@@ -52,6 +52,7 @@ pub use accept::{RequestHandler, accept_connections};
 pub use guard::Arrival;
 pub use io::PhaseTracker;
 pub use problem::Problem;
+pub use socket::SharedSocket;
 pub use text::percent_decode;
 
 use std::net::TcpListener;

@@ -3,25 +3,33 @@
 //! hyper notices a hang-up by reading, and does not read while it holds bytes after the current request. A claim would
 //! wait for a client that is gone, and be granted to nobody.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
+use leasehold_support::sync::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The socket for hyper.
-pub struct ProbedSocket(Arc<TcpStream>);
+/// The socket for hyper. Others ask about it now and then, so the lock is nearly always free. With `try_read` it would
+/// need none, but each read would be followed by one that finds nothing: only `poll_read` knows that a short read has
+/// emptied the socket.
+pub struct SharedSocket(Arc<Mutex<TcpStream>>);
 
 /// Asks the kernel about the same socket.
-pub struct HangupProbe(Arc<TcpStream>);
+pub struct HangupProbe(Arc<Mutex<TcpStream>>);
 
-impl ProbedSocket {
+impl SharedSocket {
+    /// A socket that others know, too.
+    pub const fn new(stream: Arc<Mutex<TcpStream>>) -> Self {
+        Self(stream)
+    }
+
     /// The socket, and its probe.
-    pub fn new(stream: TcpStream) -> (Self, HangupProbe) {
-        let stream = Arc::new(stream);
+    pub fn with_probe(stream: TcpStream) -> (Self, HangupProbe) {
+        let stream = Arc::new(Mutex::new(stream));
         (Self(stream.clone()), HangupProbe(stream))
     }
 }
@@ -30,47 +38,22 @@ impl HangupProbe {
     /// Whether the client closed its side, or the connection broke. Unread bytes do not matter.
     pub fn is_hung_up(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut fds = [PollFd::new(&*self.0, PollFlags::RDHUP)];
+        let stream = lock(&self.0);
+        let mut fds = [PollFd::new(&*stream, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(gone)
     }
 }
 
-impl AsyncRead for ProbedSocket {
+impl AsyncRead for SharedSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(buf.initialize_unfilled()) {
-                Ok(count) => {
-                    buf.advance(count);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
+        Pin::new(&mut *lock(&self.0)).poll_read(cx, buf)
     }
 }
 
-impl ProbedSocket {
-    fn poll_try(
-        &self,
-        cx: &mut Context<'_>,
-        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match write(&self.0) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-        }
-    }
-}
-
-impl AsyncWrite for ProbedSocket {
+impl AsyncWrite for SharedSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_try(cx, |stream| stream.try_write(buf))
+        Pin::new(&mut *lock(&self.0)).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -78,7 +61,7 @@ impl AsyncWrite for ProbedSocket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_try(cx, |stream| stream.try_write_vectored(bufs))
+        Pin::new(&mut *lock(&self.0)).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -89,11 +72,7 @@ impl AsyncWrite for ProbedSocket {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Write) {
-            // The client closed first.
-            Ok(()) | Err(rustix::io::Errno::NOTCONN) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(error.into())),
-        }
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.0)).poll_shutdown(cx)
     }
 }

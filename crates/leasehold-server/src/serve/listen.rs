@@ -13,7 +13,7 @@ use leasehold_support::exit::{Failure, UNAVAILABLE, USAGE};
 /// Connections that the kernel queues before they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
 /// File descriptors kept for the journal, timers and threads.
-const FILES_KEPT_FOR_ENGINE: u64 = 64;
+pub const FILES_KEPT_FOR_ENGINE: u64 = 64;
 
 /// The addresses of the listeners: port 0 was replaced by the kernel's choice.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,13 @@
 
 use std::net::TcpListener;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Answer, Site, signal};
-use crate::process::{GateProcess, gate_command, shown};
-use crate::upstream::Upstream;
+use crate::common::{Answer, Site, now, pause, signal, wait_until};
+use crate::process::{GateProcess, HttpClient, gate_command, shown};
+use crate::upstream::{Entry, Upstream};
 
 /// Goal: a head with two lengths, an upgrade and CONNECT are refused, and nothing of them reaches the upstream.
 #[test]
@@ -100,6 +101,82 @@ fn a_gate_ends_in_good_order() {
     });
     let ended = gate.stop_quietly();
     assert_eq!((ended.code, ended.err.contains("cut off")), (0, false), "{ended:?}");
+}
+
+/// Goal: no second gate takes the memory over while requests of the first one are still with the service.
+#[test]
+fn a_gate_that_ends_keeps_its_directory_until_the_last_answer() {
+    let (site, upstream) = (Site::new(), Upstream::start());
+    let gate = GateProcess::start(&site, &upstream.url(), &[]);
+    let mut client = gate.connect();
+    client.send("POST", "/hold/last", &shown(1, &["a"]).headers(), b"x");
+    upstream.wait_for_began(1);
+    // Without its client the request has no connection that the gate would wait for.
+    drop(client);
+    let address = gate.address;
+    signal(gate.pid(), Signal::TERM);
+    wait_until("the port is closed", || std::net::TcpStream::connect(address).is_err());
+    for _ in 0..5 {
+        pause(Duration::from_millis(100));
+        let mut second = gate_command(&site, &upstream.url(), &[]);
+        let log = std::fs::File::create(site.path("second")).unwrap();
+        let mut second = second.stderr(log).spawn().unwrap();
+        let until = now() + Duration::from_secs(5);
+        while second.try_wait().unwrap().is_none() && now() < until {
+            pause(Duration::from_millis(5));
+        }
+        let _ = second.kill();
+        let said = std::fs::read_to_string(site.path("second")).unwrap();
+        assert_eq!(second.wait().unwrap().code(), Some(4), "a second gate has the directory: {said}");
+    }
+    upstream.release("last");
+    assert_eq!(gate.stop_quietly().code, 0);
+    assert!(!upstream.entries().contains(&Entry::Gone(1)), "{:?}", upstream.entries());
+    let gate = GateProcess::start(&site, &upstream.url(), &[]);
+    assert_eq!(gate.post("/", &shown(2, &["a"])).status, 200);
+    assert_eq!(upstream.judge(), Ok(2));
+}
+
+/// Goal: connections have a limit below that of open files; whoever is over it is told so, those who are in are served,
+/// and the metrics can still be read.
+#[test]
+fn connections_over_the_limit_are_told_so() {
+    let (site, upstream) = (Site::new(), Upstream::start());
+    let plain = gate_command(&site, &upstream.url(), &[]);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -n 104; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.stdout(std::process::Stdio::null()).stderr(std::fs::File::create(site.path("stderr")).unwrap());
+    let gate = GateProcess::spawn(&site, &mut command);
+    let mut open: Vec<_> = (0..60).map(|_| gate.connect()).collect();
+    let statuses: Vec<u16> = open
+        .iter_mut()
+        .map(|client| {
+            client.try_write(
+                b"POST / HTTP/1.1\r\nHost: a\r\nFencing-Token: 1\r\nFencing-Resource: a\r\nContent-Length: 0\r\n\r\n",
+            );
+            client.read_answer().map_or(0, |answer| answer.status)
+        })
+        .collect();
+    let count = |status: u16| statuses.iter().filter(|seen| **seen == status).count();
+    assert!((10..=20).contains(&count(200)), "{statuses:?}");
+    assert!(count(429) >= 10 && count(429) + count(0) + count(200) == 60, "{statuses:?}");
+    assert_eq!(gate.metric("leasehold_fence_admitted_total{kind=\"gate\"}"), count(200) as f64);
+    drop(open);
+    wait_until("there is room again", || gate.connect().try_status() == 200);
+}
+
+impl HttpClient {
+    /// The status of a request that may not be taken; 0 without an answer.
+    fn try_status(&mut self) -> u16 {
+        self.try_write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        self.read_answer().map_or(0, |answer| answer.status)
+    }
 }
 
 /// Goal: bad usage is one sentence and exit code 2, without the URL.

@@ -290,6 +290,12 @@ impl GateProcess {
 }
 
 impl HttpClient {
+    /// Its end is a reset, as when its machine is restarted: the gate learns it before it has read what was sent.
+    pub fn reset_on_close(&self) {
+        let none = Some(std::time::Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(self.stream.get_ref(), none).expect("a socket takes the option");
+    }
+
     /// Sends these bytes again and again until nothing more is taken.
     pub fn write_until_full(&mut self, bytes: &[u8]) {
         let stream = self.stream.get_mut();

@@ -73,6 +73,8 @@ struct Certificates {
     ca: String,
     cert: String,
     key: String,
+    client_cert: String,
+    client_key: String,
 }
 
 fn certificates() -> Certificates {
@@ -82,7 +84,15 @@ fn certificates() -> Certificates {
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(vec!["localhost".into()]).unwrap().signed_by(&key, &authority).unwrap();
-    Certificates { ca: authority.pem(), cert: certificate.pem(), key: key.serialize_pem() }
+    let client_key = KeyPair::generate().unwrap();
+    let client = CertificateParams::new(vec!["ada".into()]).unwrap().signed_by(&client_key, &authority).unwrap();
+    Certificates {
+        ca: authority.pem(),
+        cert: certificate.pem(),
+        key: key.serialize_pem(),
+        client_cert: client.pem(),
+        client_key: client_key.serialize_pem(),
+    }
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
@@ -122,20 +132,56 @@ fn tls_on_both_sides() {
 
     let mut command = gate_command(&site, &url, &arguments);
     let gate = GateProcess::spawn(&site, command.env("SSL_CERT_FILE", site.path("ca.pem")));
+    let answer = ask_over_tls(&gate, &files.ca, None);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("3 bytes"), "{answer}");
+    assert_eq!(upstream.headers_of(0)["x-forwarded-proto"], "https");
+}
+
+/// Sends one request over TLS, with this certificate of the client's. What comes back is empty if the gate hangs up.
+fn ask_over_tls(gate: &GateProcess, ca: &str, client: Option<&Certificates>) -> String {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(files.ca.as_bytes()).unwrap()).unwrap();
+    roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match client {
+        None => config.with_no_client_auth(),
+        Some(files) => {
+            let certificate = CertificateDer::from_pem_slice(files.client_cert.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(files.client_key.as_bytes()).unwrap();
+            config.with_client_auth_cert(vec![certificate], key).unwrap()
+        }
+    };
     let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(gate.address).unwrap());
     let request = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nFencing-Token: 2\r\n\
                    Fencing-Resource: a\r\nContent-Length: 3\r\n\r\nxyz";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Goal: with an authority for clients, whoever has no certificate of it reaches nothing.
+#[test]
+fn clients_need_a_certificate_of_the_authority() {
+    let (site, upstream) = (Site::new(), Upstream::start());
+    let (files, strangers) = (certificates(), certificates());
+    for (name, text) in [("ca.pem", &files.ca), ("cert.pem", &files.cert), ("key.pem", &files.key)] {
+        std::fs::write(site.path(name), text).unwrap();
+    }
+    let paths = ["cert.pem", "key.pem", "ca.pem"].map(|name| site.path(name).to_str().unwrap().to_owned());
+    let arguments = ["--tls-cert", &paths[0], "--tls-key", &paths[1], "--tls-client-ca", &paths[2]];
+    let mut command = gate_command(&site, &upstream.url(), &arguments);
+    let gate = GateProcess::spawn(&site, &mut command);
+    assert_eq!(ask_over_tls(&gate, &files.ca, None), "");
+    assert_eq!(ask_over_tls(&gate, &files.ca, Some(&strangers)), "");
+    // Whoever speaks no TLS at all reaches nothing either.
+    let mut plain = gate.connect();
+    plain.try_write(b"POST / HTTP/1.1\r\nHost: a\r\nFencing-Token: 1\r\nFencing-Resource: a\r\n\r\n");
+    assert!(plain.read_answer().is_none());
+    assert!(upstream.began().is_empty());
+    let answer = ask_over_tls(&gate, &files.ca, Some(&files));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("3 bytes"), "{answer}");
-    assert_eq!(upstream.headers_of(0)["x-forwarded-proto"], "https");
 }

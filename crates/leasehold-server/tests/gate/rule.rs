@@ -217,3 +217,30 @@ fn a_restart_remembers_and_a_directory_has_one_gate() {
     assert_eq!(gate.post("/", &shown(42, &["c"])).verdict(), (409, "stale".into()));
     assert_eq!(gate.post("/", &marked(43, BOB, &["c"])).status, 200);
 }
+
+/// Goal: the guide holds: what `run` gives its child is what the gate wants, and the holder before is stale.
+#[test]
+fn what_run_gives_its_child_opens_the_gate() {
+    let (site, upstream) = (Site::new(), Upstream::start());
+    let gate = GateProcess::start(&site, &upstream.url(), &[]);
+    let hold = |name: &str| {
+        let words = "printf '%s\\n' \"$LEASEHOLD_TOKEN\" \"$LEASEHOLD_MARK\" \"$LEASEHOLD_RESOURCE\"";
+        let answer = site.ask(&["run", "--url", &site.url(), name, "--", "sh", "-c", words]).with_code(0);
+        let mut lines = answer.out.lines().map(str::to_owned);
+        let mut next = || lines.next().expect("three lines");
+        vec![("Fencing-Token", next()), ("Fencing-Lease", next()), ("Fencing-Resource", next())]
+    };
+    let ask = |headers: &[(&'static str, String)]| gate.connect().ask("POST", "/bills", headers, b"[]").verdict();
+    let first = hold("nightly-billing");
+    assert_eq!(ask(&first).0, 200);
+    let second = hold("nightly-billing");
+    assert_eq!(ask(&second).0, 200);
+    assert_eq!(ask(&first), (409, "stale".into()));
+    assert_eq!(upstream.began().last().unwrap().resources, ["nightly-billing"]);
+    // A name with other characters is encoded by the client: plain, it is refused or is another name.
+    let mut third = hold("last of ä, b");
+    assert_eq!(ask(&third), (400, "invalid".into()));
+    third[2].1 = "last%20of%20%C3%A4%2C%20b".into();
+    assert_eq!(ask(&third).0, 200);
+    assert_eq!(upstream.judge(), Ok(3));
+}
