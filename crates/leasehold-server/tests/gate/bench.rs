@@ -20,15 +20,17 @@ use crate::process::GateProcess;
 const ROUNDS: usize = 7;
 const ROUND_TIME: Duration = Duration::from_secs(1);
 
-/// An upstream that does nothing.
-fn start_bare_upstream() -> (tokio::runtime::Runtime, SocketAddr) {
+/// An upstream that computes for this long, and answers.
+fn start_bare_upstream(work: Duration) -> (tokio::runtime::Runtime, SocketAddr) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     runtime.spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let _ = stream.set_nodelay(true);
-            let service = service_fn(|_: Request<hyper::body::Incoming>| async {
+            let service = service_fn(move |_: Request<hyper::body::Incoming>| async move {
+                let end = now() + work;
+                while now() < end {}
                 Ok::<_, std::convert::Infallible>(Response::new(Body::from("done")))
             });
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
@@ -78,38 +80,79 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// CPU that a process has used so far, in microseconds.
+fn cpu_micros(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) * 10_000.0
+}
+
+/// What a round measured.
+#[derive(Clone, Copy)]
+struct Round {
+    p50_micros: f64,
+    per_second: f64,
+    /// CPU of the gate for a request.
+    gate_micros: f64,
+    /// CPU of the load and of the upstream for a request.
+    ends_micros: f64,
+}
+
 /// Goal: figures for held leases, and apart from them for a raise with every request. Rounds are interleaved: the
-/// upstream alone, held, raising.
+/// upstream alone, held, raising. First with an upstream that does nothing, then with one that has work to do.
 #[test]
 #[ignore = "a measurement: run by hand on a quiet machine, with an optimised build"]
 fn what_the_gate_costs() {
+    for work in [Duration::ZERO, Duration::from_micros(200)] {
+        measure_gate(work);
+    }
+}
+
+fn measure_gate(work: Duration) {
     let site = Site::new();
-    let (_runtime, upstream) = start_bare_upstream();
+    let (_runtime, upstream) = start_bare_upstream(work);
     let gate = GateProcess::start(&site, &format!("http://{upstream}"), &[]);
     let rising = AtomicU64::new(2);
-    let held = || 1_u64 << 40;
+    let held = || (1 << 40) + rising.load(Ordering::Relaxed);
+    let raise = || (1 << 40) + rising.fetch_add(1, Ordering::Relaxed) + 1;
+    let round = |address, connections, token: &(dyn Fn() -> u64 + Sync)| {
+        let used = || (cpu_micros(gate.pid()), cpu_micros(std::process::id()));
+        let before = used();
+        let (p50_micros, per_second) = run_round(address, connections, token);
+        let (after, requests) = (used(), per_second * ROUND_TIME.as_secs_f64());
+        let (gate_micros, ends_micros) = ((after.0 - before.0) / requests, (after.1 - before.1) / requests);
+        Round { p50_micros, per_second, gate_micros, ends_micros }
+    };
     for connections in [1, 16] {
-        let (mut added, mut ratio, mut raise_added, mut raise_ratio) = (vec![], vec![], vec![], vec![]);
+        let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            let alone = run_round(upstream, connections, &held);
-            // Below the held tokens, on other resources: raises first would make the held ones stale.
-            let through = run_round(gate.address, connections, &|| (1 << 40) + rising.load(Ordering::Relaxed));
-            let raising =
-                run_round(gate.address, connections, &|| (1 << 40) + rising.fetch_add(1, Ordering::Relaxed) + 1);
-            added.push(through.0 - alone.0);
-            ratio.push(through.1 / alone.1);
-            raise_added.push(raising.0 - alone.0);
-            raise_ratio.push(raising.1 / alone.1);
+            let alone = round(upstream, connections, &held);
+            let through = round(gate.address, connections, &held);
+            let raising = round(gate.address, connections, &raise);
             println!(
-                "{connections}: alone {alone:.1?}, held {through:.1?}, raising {raising:.1?} (p50 in us, requests/s)"
+                "  alone {:.1} us, {:.0}/s; held {:.1} us, {:.0}/s; raising {:.1} us, {:.0}/s",
+                alone.p50_micros,
+                alone.per_second,
+                through.p50_micros,
+                through.per_second,
+                raising.p50_micros,
+                raising.per_second
             );
+            rounds.push((alone, through, raising));
         }
+        let of = |value: &dyn Fn(&(Round, Round, Round)) -> f64| median(rounds.iter().map(value).collect());
         println!(
-            "{connections} connections: held p50 {:+.1} us, {:.2}x; raising p50 {:+.1} us, {:.2}x",
-            median(added),
-            median(ratio),
-            median(raise_added),
-            median(raise_ratio)
+            "work {work:?}, {connections} connections: held p50 {:+.1} us, {:.2}x; raising p50 {:+.1} us, {:.2}x",
+            of(&|(alone, held, _)| held.p50_micros - alone.p50_micros),
+            of(&|(alone, held, _)| held.per_second / alone.per_second),
+            of(&|(alone, _, raising)| raising.p50_micros - alone.p50_micros),
+            of(&|(alone, _, raising)| raising.per_second / alone.per_second),
+        );
+        println!(
+            "  CPU for a request: load and upstream {:.1} us alone, {:.1} us behind the gate; the gate {:.1} us",
+            of(&|(alone, _, _)| alone.ends_micros),
+            of(&|(_, held, _)| held.ends_micros),
+            of(&|(_, held, _)| held.gate_micros),
         );
     }
 }

@@ -103,6 +103,9 @@ impl InstallReport {
     /// The SQL as one text, in one transaction.
     #[must_use]
     pub fn sql_text(&self) -> String {
+        if self.statements.is_empty() {
+            return "-- nothing to do\n".to_owned();
+        }
         let mut text = format!("BEGIN;\nSET LOCAL lock_timeout = {};\n", LOCK_TIMEOUT.as_millis());
         for statement in &self.statements {
             text += statement.trim_end();

@@ -37,6 +37,9 @@ impl SqliteInstallReport {
     /// The SQL as one text, in one transaction.
     #[must_use]
     pub fn sql_text(&self) -> String {
+        if self.statements.is_empty() {
+            return "-- nothing to do\n".to_owned();
+        }
         let mut text = "BEGIN IMMEDIATE;\n".to_owned();
         for statement in &self.statements {
             text += &format!("{};\n", statement.trim_end().trim_end_matches(';'));
