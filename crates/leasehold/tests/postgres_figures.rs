@@ -1,5 +1,6 @@
 //! How fast the PostgreSQL engine is beside a bare client, on this machine, now. Run by hand:
 //! `cargo test --release -p leasehold --features postgres --test postgres_figures -- --ignored --nocapture`.
+//! `LEASEHOLD_POSTGRES_SETTINGS="fsync=off commit_delay=2000"` are settings of the server, to see what a disk changes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a real server lives in real time
 
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use leasehold::engine::{Claim, Engine, Want};
 use leasehold_harness::postgres::Cluster;
 use tokio_postgres::Client;
 
-const CALLERS: usize = 64;
+const CALLERS: [usize; 2] = [64, 180];
+const WAITERS: usize = 64;
 const RUN: Duration = Duration::from_millis(700);
 const ROUNDS: usize = 5;
 
@@ -72,11 +74,11 @@ async fn bare_pair(bare: Bare, at: usize) {
     client.execute(free, &[&name, &"bench"]).await.expect("held");
 }
 
-async fn bare_clients(cluster: &Cluster, database: &str) -> Vec<Bare> {
+async fn bare_clients(cluster: &Cluster, database: &str, callers: usize) -> Vec<Bare> {
     let table = "CREATE TABLE bare (name text PRIMARY KEY, owner text, ends timestamptz, token bigint); CREATE SEQUENCE bare_token";
     cluster.execute(database, table).await;
     let mut all = Vec::new();
-    for _ in 0..CALLERS {
+    for _ in 0..callers {
         let client = cluster.client(database).await;
         let take = "INSERT INTO bare AS b VALUES ($1, $2, clock_timestamp() + interval '30 s', nextval('bare_token')) \
                     ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, ends = excluded.ends, token = excluded.token \
@@ -88,13 +90,24 @@ async fn bare_clients(cluster: &Cluster, database: &str) -> Vec<Bare> {
     all
 }
 
-/// Medians of interleaved runs, and how long a hand-over takes with 64 waiters.
+/// Pairs and CPU beside a bare client, and how long a hand-over takes with 64 waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "figures, not a check"]
 async fn figures() {
-    let cluster = Cluster::start(&["max_connections=300"]);
+    let asked = std::env::var("LEASEHOLD_POSTGRES_SETTINGS").unwrap_or_default();
+    let settings: Vec<&str> = ["max_connections=300"].into_iter().chain(asked.split_whitespace()).collect();
+    let cluster = Cluster::start(&settings);
+    for callers in CALLERS {
+        compare_pairs(&cluster, callers).await;
+    }
+    let options = PostgresEngineOptions::from_url(&cluster.url(&cluster.database().await)).unwrap();
+    hand_over(&PostgresEngine::open(options).await.unwrap()).await;
+}
+
+/// Medians of interleaved runs: the bare clients, and engines with their own choice of connections, one and two.
+async fn compare_pairs(cluster: &Cluster, callers: usize) {
     let database = cluster.database().await;
-    let bare = bare_clients(&cluster, &database).await;
+    let bare = bare_clients(cluster, &database, callers).await;
     let mut engines = Vec::new();
     for connections in ["", "?connections=1", "?connections=2"] {
         let options = PostgresEngineOptions::from_url(&format!("{}{connections}", cluster.url(&database))).unwrap();
@@ -108,7 +121,7 @@ async fn figures() {
         bare_runs.push((rate, (cpu() - before) / (rate * RUN.as_secs_f64())));
         for (_, engine, runs) in &mut engines {
             let before = cpu();
-            let rate = run_callers(vec![engine.clone(); CALLERS], engine_pair).await;
+            let rate = run_callers(vec![engine.clone(); callers], engine_pair).await;
             runs.push((rate, (cpu() - before) / (rate * RUN.as_secs_f64())));
         }
     }
@@ -116,23 +129,22 @@ async fn figures() {
         (median(runs.iter().map(|run| run.0).collect()), median(runs.iter().map(|run| run.1 * 1e6).collect()))
     };
     let (bare_rate, bare_cpu) = medians(&bare_runs);
-    println!("bare, {CALLERS} connections: {bare_rate:.0} pairs/s, {bare_cpu:.0} us of CPU a pair");
+    println!("bare, {callers} callers, a connection each: {bare_rate:.0} pairs/s, {bare_cpu:.0} us of CPU a pair");
     for (connections, _, runs) in &engines {
         let (rate, cpu) = medians(runs);
         println!(
-            "engine {connections}: {rate:.0} pairs/s ({:.2}), {cpu:.0} us of CPU (1/{:.2})",
+            "  engine {connections}: {rate:.0} pairs/s ({:.2}), {cpu:.0} us of CPU (1/{:.2})",
             rate / bare_rate,
             bare_cpu / cpu
         );
     }
-    hand_over(&engines[0].1).await;
 }
 
 async fn hand_over(engine: &Arc<PostgresEngine>) {
     let claim = |wait| Claim { wait, ..Claim::new(vec![Want::exclusive("one")], Duration::from_secs(60), "bench") };
     let first = engine.acquire(claim(Duration::ZERO)).await.unwrap();
     let last = Arc::new(std::sync::Mutex::new(None::<Instant>));
-    let tasks: Vec<_> = (0..CALLERS)
+    let tasks: Vec<_> = (0..WAITERS)
         .map(|_| {
             let (engine, last, claim) = (engine.clone(), last.clone(), claim(Duration::from_secs(60)));
             tokio::spawn(async move {
@@ -144,7 +156,7 @@ async fn hand_over(engine: &Arc<PostgresEngine>) {
             })
         })
         .collect();
-    while engine.inspect("one").await.unwrap().is_none_or(|one| one.queue_len < CALLERS) {
+    while engine.inspect("one").await.unwrap().is_none_or(|one| one.queue_len < WAITERS) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     *last.lock().unwrap() = Some(Instant::now());
@@ -154,5 +166,5 @@ async fn hand_over(engine: &Arc<PostgresEngine>) {
         spans.push(task.await.unwrap());
     }
     spans.sort_by(f64::total_cmp);
-    println!("hand-over with {CALLERS} waiters: p50 {:.2} ms, p99 {:.2} ms", spans[CALLERS / 2], spans[CALLERS - 1]);
+    println!("hand-over with {WAITERS} waiters: p50 {:.2} ms, p99 {:.2} ms", spans[WAITERS / 2], spans[WAITERS - 1]);
 }

@@ -3,7 +3,7 @@
 //! `cargo test --profile dist --package leasehold-server --test gate -- --ignored --nocapture what_the_gate_costs`
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -19,6 +19,8 @@ use crate::process::GateProcess;
 
 const ROUNDS: usize = 7;
 const ROUND_TIME: Duration = Duration::from_secs(1);
+/// The last bytes of every answer.
+const ANSWER_END: &[u8] = b"\r\n\r\ndone";
 
 /// An upstream that computes for this long, and answers.
 fn start_bare_upstream(work: Duration) -> (tokio::runtime::Runtime, SocketAddr) {
@@ -39,6 +41,34 @@ fn start_bare_upstream(work: Duration) -> (tokio::runtime::Runtime, SocketAddr) 
     (runtime, address)
 }
 
+/// A relay that neither parses nor decides: for each connection a thread reads a request, writes it to the upstream, and passes
+/// the answer back. No gate in user space can do with fewer system calls, so what it costs is the bound of what a gate can reach.
+fn start_bare_relay(upstream: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(upstream).unwrap());
+            thread::spawn(move || relay_requests(client, server));
+        }
+    });
+    address
+}
+
+fn relay_requests(mut client: TcpStream, mut server: TcpStream) {
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = client.read(&mut buffer) {
+        server.write_all(&buffer[..length]).unwrap();
+        let mut length = 0;
+        while !buffer[..length].ends_with(ANSWER_END) {
+            length += server.read(&mut buffer[length..]).unwrap();
+        }
+        client.write_all(&buffer[..length]).unwrap();
+    }
+}
+
 /// Requests of one connection for a while, each under the token that `token` gives. The times are in microseconds.
 fn run_connection(address: SocketAddr, resource: usize, token: &(dyn Fn() -> u64 + Sync)) -> Vec<f64> {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -54,7 +84,7 @@ fn run_connection(address: SocketAddr, resource: usize, token: &(dyn Fn() -> u64
         let began = now();
         stream.write_all(request.as_bytes()).unwrap();
         let mut length = 0;
-        while !buffer[..length].ends_with(b"\r\n\r\ndone") {
+        while !buffer[..length].ends_with(ANSWER_END) {
             let read = stream.read(&mut buffer[length..]).unwrap();
             assert!(read > 0, "it hung up: {}", String::from_utf8_lossy(&buffer[..length]));
             length += read;
@@ -99,7 +129,7 @@ struct Round {
 }
 
 /// Goal: figures for held leases, and apart from them for a raise with every request. Rounds are interleaved: the
-/// upstream alone, held, raising. First with an upstream that does nothing, then with one that has work to do.
+/// upstream alone, a bare relay, held, raising. First with an upstream that does nothing, then with one that has work to do.
 #[test]
 #[ignore = "a measurement: run by hand on a quiet machine, with an optimised build"]
 fn what_the_gate_costs() {
@@ -112,6 +142,7 @@ fn measure_gate(work: Duration) {
     let site = Site::new();
     let (_runtime, upstream) = start_bare_upstream(work);
     let gate = GateProcess::start(&site, &format!("http://{upstream}"), &[]);
+    let relay = start_bare_relay(upstream);
     let rising = AtomicU64::new(2);
     let held = || (1 << 40) + rising.load(Ordering::Relaxed);
     let raise = || (1 << 40) + rising.fetch_add(1, Ordering::Relaxed) + 1;
@@ -127,32 +158,37 @@ fn measure_gate(work: Duration) {
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
             let alone = round(upstream, connections, &held);
+            let relayed = round(relay, connections, &held);
             let through = round(gate.address, connections, &held);
             let raising = round(gate.address, connections, &raise);
             println!(
-                "  alone {:.1} us, {:.0}/s; held {:.1} us, {:.0}/s; raising {:.1} us, {:.0}/s",
+                "  alone {:.1} us, {:.0}/s; relay {:.1} us, {:.0}/s; held {:.1} us, {:.0}/s; raising {:.1} us, {:.0}/s",
                 alone.p50_micros,
                 alone.per_second,
+                relayed.p50_micros,
+                relayed.per_second,
                 through.p50_micros,
                 through.per_second,
                 raising.p50_micros,
                 raising.per_second
             );
-            rounds.push((alone, through, raising));
+            rounds.push([alone, relayed, through, raising]);
         }
-        let of = |value: &dyn Fn(&(Round, Round, Round)) -> f64| median(rounds.iter().map(value).collect());
+        let of = |value: &dyn Fn(&[Round; 4]) -> f64| median(rounds.iter().map(value).collect());
+        let added = |kind: usize| of(&|round| round[kind].p50_micros - round[0].p50_micros);
+        let share = |kind: usize| of(&|round| round[kind].per_second / round[0].per_second);
+        println!("work {work:?}, {connections} connections:");
+        for (kind, name) in [(1, "a bare relay"), (2, "held"), (3, "raising")] {
+            println!("  {name}: p50 {:+.1} us, {:.2}x", added(kind), share(kind));
+        }
+        println!("  held, of the bare relay: {:.2}x", of(&|round| round[2].per_second / round[1].per_second));
         println!(
-            "work {work:?}, {connections} connections: held p50 {:+.1} us, {:.2}x; raising p50 {:+.1} us, {:.2}x",
-            of(&|(alone, held, _)| held.p50_micros - alone.p50_micros),
-            of(&|(alone, held, _)| held.per_second / alone.per_second),
-            of(&|(alone, _, raising)| raising.p50_micros - alone.p50_micros),
-            of(&|(alone, _, raising)| raising.per_second / alone.per_second),
-        );
-        println!(
-            "  CPU for a request: load and upstream {:.1} us alone, {:.1} us behind the gate; the gate {:.1} us",
-            of(&|(alone, _, _)| alone.ends_micros),
-            of(&|(_, held, _)| held.ends_micros),
-            of(&|(_, held, _)| held.gate_micros),
+            "  CPU for a request: load and upstream {:.1} us alone, {:.1} us behind the gate; the gate {:.1} us; \
+             load, upstream and relay {:.1} us",
+            of(&|round| round[0].ends_micros),
+            of(&|round| round[2].ends_micros),
+            of(&|round| round[2].gate_micros),
+            of(&|round| round[1].ends_micros),
         );
     }
 }
