@@ -30,6 +30,8 @@ pub(crate) mod acquire_future;
 pub mod admission;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
 pub(crate) mod clock_offset;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod consensus;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod finding;
