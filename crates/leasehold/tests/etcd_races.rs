@@ -5,91 +5,28 @@
 #![cfg(feature = "etcd")]
 #![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "other processes live in real time")]
 
+#[path = "support/etcd_calls.rs"]
+mod etcd_calls;
 #[path = "support/race.rs"]
 mod race;
 
 use std::sync::Arc;
 
+use etcd_calls::EtcdConnection;
 use leasehold::engine::Engine;
 use leasehold::engine::etcd::{EtcdEngine, EtcdEngineOptions};
 use leasehold_harness::etcd::EtcdCluster;
-use prost::Message;
 use race::{Contender, NAME, Witness, repository};
-use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
-use tonic_prost::ProstCodec;
-
-#[derive(Clone, PartialEq, Message)]
-struct GrantRequest {
-    #[prost(int64, tag = "1")]
-    ttl: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct GrantResponse {
-    #[prost(int64, tag = "2")]
-    id: i64,
-}
-
-/// `v3lockpb.LockRequest`: the server itself runs Go's concurrency.Mutex on this lease.
-#[derive(Clone, PartialEq, Message)]
-struct LockRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    name: Vec<u8>,
-    #[prost(int64, tag = "2")]
-    lease: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ResponseHeader {
-    #[prost(int64, tag = "3")]
-    revision: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LockResponse {
-    #[prost(message, optional, tag = "1")]
-    header: Option<ResponseHeader>,
-    #[prost(bytes = "vec", tag = "2")]
-    key: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct UnlockRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    key: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct UnlockResponse {
-    #[prost(message, optional, tag = "1")]
-    header: Option<ResponseHeader>,
-}
-
-async fn call<Q, A>(grpc: &mut Grpc<Channel>, path: &'static str, request: Q) -> A
-where
-    Q: Message + 'static,
-    A: Message + Default + 'static,
-{
-    grpc.ready().await.expect("a connection");
-    let codec = ProstCodec::<Q, A>::default();
-    let answer = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
-    answer.expect("etcd answers").into_inner()
-}
 
 /// One of theirs: a Go mutex in the server.
 async fn contend_by_go(endpoint: String, name: &'static str, witness: Witness, rounds: u64) {
-    let channel = Endpoint::from_shared(format!("http://{endpoint}")).expect("an address").connect_lazy();
-    let mut grpc = Grpc::new(channel);
-    let lease: GrantResponse = call(&mut grpc, "/etcdserverpb.Lease/LeaseGrant", GrantRequest { ttl: 120 }).await;
+    let mut etcd = EtcdConnection::new(&endpoint);
+    let lease = etcd.grant_lease(120).await;
     for _ in 0..rounds {
-        let request = LockRequest { name: name.into(), lease: lease.id };
-        let lock: LockResponse = call(&mut grpc, "/v3lockpb.Lock/Lock", request).await;
+        let (key, revision) = etcd.lock(name, lease).await;
         // The revision at which it saw that nobody is before it: what Go's clients use as a token.
-        let revision = lock.header.and_then(|header| u64::try_from(header.revision).ok());
-        witness.enter(Some(revision.expect("a revision"))).await;
-        let _: UnlockResponse = call(&mut grpc, "/v3lockpb.Lock/Unlock", UnlockRequest { key: lock.key }).await;
+        witness.enter(Some(revision)).await;
+        etcd.unlock(key).await;
     }
 }
 

@@ -62,7 +62,13 @@ impl ZookeeperShared {
     }
 
     /// The first nodes of a queue, with what they are.
-    async fn see(&self, client: &Client, name: &str, queue: &[QueueNode], most: usize) -> Result<Vec<SeenNode>, zk::Error> {
+    async fn see(
+        &self,
+        client: &Client,
+        name: &str,
+        queue: &[QueueNode],
+        most: usize,
+    ) -> Result<Vec<SeenNode>, zk::Error> {
         let directory = self.paths.directory(name);
         let paths: Vec<String> = queue.iter().take(most).map(|node| format!("{directory}/{}", node.name)).collect();
         let read = self.read_nodes(client, &paths).await?;
@@ -222,7 +228,8 @@ impl ZookeeperShared {
                 continue;
             }
             let counts = !matches!(seen.role, NodeRole::Closed);
-            let happened = self.revoke_node(&client, name, seen).await.map_err(|error| failed_write(&attempt, error))?;
+            let happened =
+                self.revoke_node(&client, name, seen).await.map_err(|error| failed_write(&attempt, error))?;
             ended += usize::from(happened && counts);
         }
         Ok(ended)
