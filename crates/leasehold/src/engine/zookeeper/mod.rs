@@ -140,8 +140,7 @@ impl ZookeeperEngine {
         let paths = paths::NodePaths::new(&options.chroot);
         let acls = shared::acls(&options);
         let server = draw_bytes::<8>().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        let shared =
-            Arc::new(ZookeeperShared::new(options, paths, acls, pool.clone(), server, runtime.clone(), closed));
+        let shared = Arc::new(ZookeeperShared::new(options, paths, acls, pool.clone(), server, runtime.clone(), closed));
         let client = shared.client(&attempt, "").await?;
         let persistent = CreateMode::Persistent.with_acls(Acls::new(&shared.acls));
         for path in [shared.paths.root().to_owned(), shared.paths.servers(), shared.paths.requests()] {
@@ -197,7 +196,7 @@ impl ZookeeperEngine {
         let wants = from_book::wants(claim);
         let checked = from_book::acquire(claim, &wants, None, WaiterId(0), Secret::new([0; 16]));
         self.shared.options.limits.check(&checked).map_err(Error::Invalid)?;
-        self.shared.check_ttl_bound(claim.ttl)
+        self.shared.check_ttl_bound(claim.ttl.min(claim.max_hold.unwrap_or(claim.ttl)))
     }
 }
 
@@ -218,7 +217,6 @@ impl Engine for ZookeeperEngine {
         Box::pin(async move {
             if let Some(ttl) = ttl {
                 self.shared.options.limits.check_ttl(from_book::millis(ttl)).map_err(Error::Invalid)?;
-                self.shared.check_ttl_bound(ttl)?;
             }
             let attempt = "renew a lease";
             let written = self.shared.write_lease(attempt, lease, OwnerWrite::Renew(ttl));

@@ -1,7 +1,7 @@
 //! Request ids: a retried acquire has one effect, in this process and in the store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -43,8 +43,8 @@ struct JoinPoint {
 
 /// What to do with a call.
 pub(super) enum JoinResult {
-    /// It is the first of its request: run it. When it is done, cancel this.
-    First(CancellationToken),
+    /// It is the first of its request: run it, and finish it.
+    First,
     /// Another call is under way, and answers this one.
     Joined,
     Refused(Error),
@@ -77,11 +77,11 @@ impl RequestRegistry {
                     None => {
                         let done = CancellationToken::new();
                         let (callers, patience) = (mine.clone(), caller.patience);
-                        let point = JoinPoint { fingerprint, callers, patience, done: done.clone() };
+                        let point = JoinPoint { fingerprint, callers, patience, done };
                         all.insert(digest.to_owned(), point);
                         // The receiver is ours: it is there.
                         let _ = mine.send(caller);
-                        return JoinResult::First(done);
+                        return JoinResult::First;
                     }
                     // One whose patience is over is as good as refused, and a refusal is not remembered.
                     Some(other) if other.fingerprint != fingerprint && now() < other.patience => {
@@ -153,8 +153,7 @@ impl ZookeeperShared {
             Err(error) => return Ok(Some(Err(failed(error)))),
             Ok(read) => read,
         };
-        let corrupt =
-            || Error::Corrupt { engine: super::failure::ENGINE, law: "a request parses".into(), at: path.clone() };
+        let corrupt = || Error::Corrupt { engine: super::failure::ENGINE, law: "a request parses".into(), at: path.clone() };
         let token = token_number(stat.mzxid, self.options.token_base).and_then(Token::new);
         let record = RequestRecord::parse(&data);
         let lease = record.as_ref().zip(token).and_then(|(record, token)| record.lease(token));
@@ -222,9 +221,9 @@ impl ZookeeperShared {
             lease_id: lease.to_lease_id(),
             token: Some(lease.token),
             remaining: end.map_or(Duration::ZERO, |end| end.since(now)),
-            renewable: live
-                .and_then(|found| found.record.max_hold)
-                .map(|most| cap.map_or_else(|| Duration::from_millis(most), |cap| cap.since(now))),
+            renewable: live.and_then(|found| found.record.max_hold).map(|most| {
+                cap.map_or_else(|| Duration::from_millis(most), |cap| cap.since(now))
+            }),
         }
     }
 }

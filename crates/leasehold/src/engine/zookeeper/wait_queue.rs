@@ -208,7 +208,12 @@ async fn look(shared: &ZookeeperShared, client: &Client, name: &str) -> Result<L
 }
 
 /// Tells those who have their turn, or have lost their node. The place of the first who has to wait on.
-fn tell_turns(shared: &ZookeeperShared, name: &str, waiters: &[QueuedWaiter], queue: &[QueueNode]) -> Option<usize> {
+fn tell_turns(
+    shared: &ZookeeperShared,
+    name: &str,
+    waiters: &[QueuedWaiter],
+    queue: &[QueueNode],
+) -> Option<usize> {
     for waiter in waiters {
         let news = match position(queue, &waiter.key) {
             Some(at) if has_turn(queue, at) => QueueNews::Turn,
