@@ -5,6 +5,9 @@
 #[path = "support/real_time.rs"]
 mod real_time;
 
+use std::sync::Arc;
+
+use leasehold::engine::Engine;
 use leasehold::engine::etcd::{EtcdEngine, EtcdEngineOptions};
 use leasehold_harness::etcd::EtcdCluster;
 
@@ -16,7 +19,8 @@ async fn etcd_plays_every_scenario() {
     let url = cluster.url();
     real_time::play_all(move |name, limits| {
         let options = EtcdEngineOptions::from_url(&format!("{url}?prefix={name}/")).expect("a url");
-        EtcdEngine::open(EtcdEngineOptions { limits, ..options }).await.expect("it opens") as _
+        let options = EtcdEngineOptions { limits, ..options };
+        async move { EtcdEngine::open(options).await.expect("it opens") as Arc<dyn Engine> }
     })
     .await;
 }
