@@ -159,8 +159,8 @@ mod tests {
     fn a_bucket_is_late_enough_and_not_full() {
         let pool = pool(&[(1, 9_999, 0), (2, 10_000, MAX_KEYS), (3, 10_900, 0), (4, 10_200, 0), (5, 12_001, 0)]);
         assert_eq!(picked(&pool, 10_000, 0), Some((4, false)));
-        assert_eq!(picked(&pool, 10_000, 250), Some((3, true)), "half a window is left");
-        assert_eq!(picked(&pool, 10_000, 1_000), Some((5, false)));
+        assert_eq!(picked(&pool, 10_000, 250), Some((3, false)), "the next one is open already");
+        assert_eq!(picked(&pool, 10_000, 2_001), Some((5, true)), "it is used up soon, and there is no other");
         assert_eq!(picked(&pool, 10_000, 3_000), None);
         assert_eq!(picked(&pool, 5_000, 0), None, "all end much later than needed");
     }
