@@ -15,7 +15,7 @@ use leasehold_harness::zookeeper::ZookeeperEnsemble;
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Most laws wait for time to pass.
-const LAWS_AT_ONCE: usize = 16;
+const LAWS_AT_ONCE: usize = 32;
 
 /// One server for all laws. It ends with this process.
 fn ensemble() -> &'static ZookeeperEnsemble {
