@@ -95,7 +95,7 @@ pub(super) async fn acquire(shared: &Arc<ZookeeperShared>, claim: Claim) -> Acqu
         Some((digest, fingerprint)) => {
             let joined = shared.requests.join(&digest, fingerprint, || shared.now(), caller, &callers).await;
             match joined {
-                JoinResult::First(_) => drop(shared.tasks.spawn_on(task.run(), &shared.runtime)),
+                JoinResult::First => drop(shared.tasks.spawn_on(task.run(), &shared.runtime)),
                 JoinResult::Joined => drop(task),
                 JoinResult::Refused(error) => return Err(error),
             }
@@ -151,7 +151,7 @@ impl ZookeeperAcquireTask {
         }
     }
 
-    const fn writer(&self) -> PlaceWriter<'_> {
+    fn writer(&self) -> PlaceWriter<'_> {
         PlaceWriter { shared: &self.shared, claim: &self.claim, ids: &self.ids }
     }
 
@@ -267,7 +267,7 @@ impl ZookeeperAcquireTask {
                 return Ok(Some(error));
             }
             if !crate::engine::admission::is_admitted(queue.iter().map(|node| node.mode), want.mode) {
-                return self.shared.held_by(client, &want.name, &queue).await.map(Some);
+                return self.shared.held_by(client, &want.name, &queue, None).await.map(Some);
             }
         }
         Ok(None)
@@ -314,7 +314,8 @@ impl ZookeeperAcquireTask {
                 self.shared.note_held(&name);
                 let mine = position(&queues[at], &self.ids.key).unwrap_or(0);
                 let client = place.client.clone();
-                let held = self.shared.held_by(&client, &name, &queues[at][..mine]);
+                let number = queues[at].get(mine).map(|node| node.number);
+                let held = self.shared.held_by(&client, &name, &queues[at][..mine], number);
                 let (held, ()) = tokio::join!(held, self.remove_place(place));
                 let held = held.unwrap_or_else(|error| no_effect(self.attempt(), error));
                 AcquireStep::Done(Some(Err(held)))
@@ -339,6 +340,7 @@ impl ZookeeperAcquireTask {
             version: place.version,
             session: (!self.shared.is_minded()).then(|| place.client.session_id().0),
             end,
+            span: end.since(place.sent),
             cap: record.cap.map(Time::from_nanos),
             record,
             over: false,
@@ -480,7 +482,7 @@ impl ZookeeperAcquireTask {
             let Ok(queue) = self.shared.fresh_queue(&client, &want.name).await else { break };
             let Some(at) = position(&queue, &self.ids.key) else { continue };
             if !has_turn(&queue, at) {
-                held = self.shared.held_by(&client, &want.name, &queue[..at]).await.ok();
+                held = self.shared.held_by(&client, &want.name, &queue[..at], Some(queue[at].number)).await.ok();
                 break;
             }
         }

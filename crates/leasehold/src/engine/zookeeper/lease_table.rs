@@ -42,6 +42,8 @@ pub(super) struct LeaseNodes {
     pub session: Option<i64>,
     /// When the lease ends, or the delay after it.
     pub end: Time,
+    /// What was counted to `end`.
+    pub span: Duration,
     pub cap: Option<Time>,
     pub over: bool,
 }
@@ -74,8 +76,7 @@ const fn shown_end(nodes: &LeaseNodes) -> u64 {
 impl LeaseNodes {
     /// When this process ends it: a little later than anybody who counts could think that it ends.
     pub fn end_at(&self) -> Time {
-        let span = if self.record.state == NodeState::Closed { self.record.delay } else { self.record.ttl };
-        self.end.plus(Duration::from_millis(span) / RATE_PARTS + TIMER_MARGIN)
+        self.end.plus(self.span / RATE_PARTS + TIMER_MARGIN)
     }
 
     /// What each node is to hold.

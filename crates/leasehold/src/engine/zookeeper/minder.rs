@@ -79,6 +79,7 @@ async fn end_if_due(shared: &ZookeeperShared, lease: &Arc<MindedLease>) {
         let written = write_nodes(&client, &nodes.data(&record), nodes.version).await;
         if matches!(written, Ok(NodeChange::Done(_))) {
             nodes.end = Time::from_nanos(record.until);
+            nodes.span = record.span();
             nodes.record = record;
             nodes.version += 1;
             lease.note(&nodes);

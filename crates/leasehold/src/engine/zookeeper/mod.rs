@@ -197,7 +197,7 @@ impl ZookeeperEngine {
         let wants = from_book::wants(claim);
         let checked = from_book::acquire(claim, &wants, None, WaiterId(0), Secret::new([0; 16]));
         self.shared.options.limits.check(&checked).map_err(Error::Invalid)?;
-        self.shared.check_ttl_bound(claim.ttl)
+        self.shared.check_ttl_bound(claim.ttl.min(claim.max_hold.unwrap_or(claim.ttl)))
     }
 }
 
@@ -218,7 +218,6 @@ impl Engine for ZookeeperEngine {
         Box::pin(async move {
             if let Some(ttl) = ttl {
                 self.shared.options.limits.check_ttl(from_book::millis(ttl)).map_err(Error::Invalid)?;
-                self.shared.check_ttl_bound(ttl)?;
             }
             let attempt = "renew a lease";
             let written = self.shared.write_lease(attempt, lease, OwnerWrite::Renew(ttl));

@@ -60,6 +60,7 @@ impl ZookeeperShared {
             self.check_live(attempt, &client, &lease, &mut nodes).await?;
             let sent = self.now();
             let record = self.next_record(&nodes, &lease, what, sent);
+            self.check_ttl_bound(Time::from_nanos(record.until).since(sent))?;
             let data = nodes.data(&record);
             match write_nodes(&client, &data, nodes.version).await {
                 Ok(NodeChange::Done(stat)) => {
@@ -153,6 +154,7 @@ impl ZookeeperShared {
         nodes.record = record;
         if renewed {
             nodes.end = Time::from_nanos(nodes.record.until);
+            nodes.span = nodes.end.since(sent);
         }
         if let (Some(most), None, Some(elapsed)) = (nodes.record.max_hold, nodes.cap, elapsed_ms) {
             // By the ensemble's clock: the node was made when the lease was granted.
@@ -192,6 +194,7 @@ impl ZookeeperShared {
                 // Data that is not ours (Curator asks a holder to leave by it) leaves the lease as it is.
                 if let Some(record) = NodeRecord::parse(&data).filter(|record| record.id == nodes.record.id) {
                     nodes.end = record.latest_end(&*self.options.clock, self.now());
+                    nodes.span = record.span();
                     nodes.cap = record.known_cap(&*self.options.clock).or(nodes.cap);
                     nodes.record = record;
                 }

@@ -104,8 +104,12 @@ impl NodeRecord {
 
     /// When it ends at most, counted by this process, which looks now.
     pub fn latest_end(&self, clock: &dyn Clock, now: Time) -> Time {
-        let span = if self.state == NodeState::Closed { self.delay } else { self.ttl };
-        self.known_end(clock).unwrap_or_else(|| now.plus(Duration::from_millis(span)))
+        self.known_end(clock).unwrap_or_else(|| now.plus(self.span()))
+    }
+
+    /// The whole span that the record is about: a life, or the delay after it.
+    pub fn span(&self) -> Duration {
+        Duration::from_millis(if self.state == NodeState::Closed { self.delay } else { self.ttl })
     }
 
     /// When renewals end, if this machine can tell.

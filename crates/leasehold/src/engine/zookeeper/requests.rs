@@ -1,7 +1,7 @@
 //! Request ids: a retried acquire has one effect, in this process and in the store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -43,8 +43,8 @@ struct JoinPoint {
 
 /// What to do with a call.
 pub(super) enum JoinResult {
-    /// It is the first of its request: run it. When it is done, cancel this.
-    First(CancellationToken),
+    /// It is the first of its request: run it, and finish it.
+    First,
     /// Another call is under way, and answers this one.
     Joined,
     Refused(Error),
@@ -77,11 +77,11 @@ impl RequestRegistry {
                     None => {
                         let done = CancellationToken::new();
                         let (callers, patience) = (mine.clone(), caller.patience);
-                        let point = JoinPoint { fingerprint, callers, patience, done: done.clone() };
+                        let point = JoinPoint { fingerprint, callers, patience, done };
                         all.insert(digest.to_owned(), point);
                         // The receiver is ours: it is there.
                         let _ = mine.send(caller);
-                        return JoinResult::First(done);
+                        return JoinResult::First;
                     }
                     // One whose patience is over is as good as refused, and a refusal is not remembered.
                     Some(other) if other.fingerprint != fingerprint && now() < other.patience => {

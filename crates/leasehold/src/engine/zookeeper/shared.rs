@@ -286,6 +286,7 @@ impl ZookeeperShared {
             version: found.stat.version,
             session,
             end: found.record.latest_end(clock, self.now()),
+            span: found.record.span(),
             cap: found.record.known_cap(clock),
             record: found.record,
             over: false,

@@ -22,6 +22,8 @@ const SHOWN: usize = 1000;
 const SHOWN_IN_LISTS: usize = 100;
 /// Names whose queues one request of a list reads.
 const NAMES_AT_ONCE: usize = 100;
+/// How often a queue whose nodes change their names is read again.
+const READ_ROUNDS: usize = 6;
 /// Holders that a refusal reads to count those who wait.
 const READ_FOR_REFUSAL: usize = 16;
 
@@ -61,8 +63,29 @@ impl ZookeeperShared {
         Ok(read)
     }
 
-    /// The first nodes of a queue, with what they are.
+    /// The first nodes of a queue, with what they are. The queue is read again while nodes change their names.
     async fn see(
+        &self,
+        client: &Client,
+        name: &str,
+        queue: &mut Vec<QueueNode>,
+        before: Option<i32>,
+        most: usize,
+    ) -> Result<Vec<SeenNode>, zk::Error> {
+        for round in 1.. {
+            let seen = self.read_queue(client, name, queue, most).await?;
+            if seen.len() == queue.len().min(most) || round == READ_ROUNDS {
+                return Ok(seen);
+            }
+            *queue = self.fresh_queue(client, name).await?;
+            if let Some(number) = before {
+                queue.retain(|node| node.number.wrapping_sub(number) < 0);
+            }
+        }
+        unreachable!("the rounds end")
+    }
+
+    async fn read_queue(
         &self,
         client: &Client,
         name: &str,
@@ -115,17 +138,24 @@ impl ZookeeperShared {
     }
 
     /// The refusal for whoever comes behind these.
-    pub async fn held_by(&self, client: &Client, name: &str, before: &[QueueNode]) -> Result<Error, zk::Error> {
-        let holders = (0..before.len()).take_while(|at| has_turn(before, *at)).count();
-        let seen = self.see(client, name, &before[..holders], READ_FOR_REFUSAL).await?;
-        let waiting = seen.iter().filter(|seen| matches!(seen.role, NodeRole::Waiter)).count();
+    pub async fn held_by(
+        &self,
+        client: &Client,
+        name: &str,
+        before: &[QueueNode],
+        number: Option<i32>,
+    ) -> Result<Error, zk::Error> {
+        let mut queue = before.to_vec();
+        let seen = self.see(client, name, &mut queue, number, READ_FOR_REFUSAL).await?;
+        let in_queue = |role: &NodeRole| matches!(role, NodeRole::Waiter);
+        let unread = (seen.len()..queue.len()).filter(|at| !has_turn(&queue, *at)).count();
         let holder = seen.iter().find(|seen| matches!(seen.role, NodeRole::Holder));
         self.note_held(name);
         Ok(Refusal::Held {
             resource: name.to_owned(),
             holder: holder.map(Self::label),
             remaining: holder.and_then(|holder| self.remaining(holder)),
-            queue_len: before.len() - holders + waiting,
+            queue_len: seen.iter().filter(|seen| in_queue(&seen.role)).count() + unread,
         }
         .into())
     }
@@ -138,7 +168,8 @@ impl ZookeeperShared {
         queue: &[QueueNode],
         most: usize,
     ) -> Result<Option<Resource>, zk::Error> {
-        let seen = self.see(client, name, queue, most).await?;
+        let mut queue = queue.to_vec();
+        let seen = self.see(client, name, &mut queue, None, most).await?;
         let Some(first) = seen.first() else { return Ok(None) };
         let mut shown = Resource {
             name: name.to_owned(),
@@ -167,7 +198,7 @@ impl ZookeeperShared {
             }
         }
         for at in most.min(queue.len())..queue.len() {
-            if has_turn(queue, at) {
+            if has_turn(&queue, at) {
                 shown.holders_total += 1;
             } else {
                 shown.queue_len += 1;
@@ -218,9 +249,8 @@ impl ZookeeperShared {
         let attempt = format!("revoke {name}");
         let client = self.client(&attempt, name).await?;
         let read = |error| no_effect(&attempt, error);
-        let queue = self.fresh_queue(&client, name).await.map_err(read)?;
-        let holders = (0..queue.len()).take_while(|at| has_turn(&queue, *at)).count();
-        let seen = self.see(&client, name, &queue[..holders], usize::MAX).await.map_err(read)?;
+        let mut queue = self.fresh_queue(&client, name).await.map_err(read)?;
+        let seen = self.see(&client, name, &mut queue, None, usize::MAX).await.map_err(read)?;
         let mut ended = 0;
         for seen in seen.into_iter().filter(|seen| !matches!(seen.role, NodeRole::Waiter)) {
             // One that waits has its turn, and is about to take it: it is nobody's lease yet.
@@ -228,8 +258,7 @@ impl ZookeeperShared {
                 continue;
             }
             let counts = !matches!(seen.role, NodeRole::Closed);
-            let happened =
-                self.revoke_node(&client, name, seen).await.map_err(|error| failed_write(&attempt, error))?;
+            let happened = self.revoke_node(&client, name, seen).await.map_err(|error| failed_write(&attempt, error))?;
             ended += usize::from(happened && counts);
         }
         Ok(ended)
