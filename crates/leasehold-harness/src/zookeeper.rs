@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::process::{self, ServerCommand, ServerProcess};
 
 const MISSING: &str =
-    "ZooKeeper is not installed, and this needs it: apt-get install zookeeper default-jre-headless libslf4j-java";
+    "ZooKeeper is not installed, and this needs it: apt-get install libzookeeper-java default-jre-headless";
 /// Where Debian puts the classes.
 const CLASSES: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-nop.jar"];
 /// A server that is stopped does not answer.

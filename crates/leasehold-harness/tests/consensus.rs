@@ -72,7 +72,7 @@ fn a_missing_server_is_named_with_its_package() {
         let etcd = EtcdCluster::try_start_with(EtcdSettings::new(1)).expect_err("there is none");
         let zookeeper = ZookeeperEnsemble::try_start_with(ZookeeperSettings::new(1)).expect_err("there is none");
         assert!(etcd.to_string().contains("apt-get install etcd-server etcd-client"), "{etcd}");
-        assert!(zookeeper.to_string().contains("apt-get install zookeeper"), "{zookeeper}");
+        assert!(zookeeper.to_string().contains("apt-get install libzookeeper-java"), "{zookeeper}");
         return;
     }
     let again = Command::new(std::env::current_exe().expect("this test"))

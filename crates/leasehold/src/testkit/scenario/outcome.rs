@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_core::Token;
 
 use super::parse::{number, parse_duration};
+use super::stretch::TimeStretch;
 use crate::engine::{Grant, Renewal, Resource};
 use crate::error::{Error, Refusal};
 
@@ -94,11 +95,16 @@ impl Expected {
     }
 
     /// Compares; gives names to tokens.
-    pub fn check(&self, seen: &ObservedOutcome, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
+    pub fn check(
+        &self,
+        seen: &ObservedOutcome,
+        tokens: &mut HashMap<String, Token>,
+        stretch: TimeStretch,
+    ) -> Result<(), String> {
         if self.word != seen.word {
             return Err(format!("expected {}, got {seen}", self.word));
         }
-        self.details.iter().try_for_each(|detail| detail.check(seen, tokens))
+        self.details.iter().try_for_each(|detail| detail.check(seen, tokens, stretch))
     }
 }
 
@@ -107,11 +113,16 @@ fn names(text: &str) -> Vec<String> {
 }
 
 impl Detail {
-    fn check(&self, seen: &ObservedOutcome, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
+    fn check(
+        &self,
+        seen: &ObservedOutcome,
+        tokens: &mut HashMap<String, Token>,
+        stretch: TimeStretch,
+    ) -> Result<(), String> {
         let same = match self {
             Self::Token(name, relation) => return token(name, relation.as_ref(), seen, tokens),
-            Self::Remaining(span) => seen.remaining == Some(*span),
-            Self::Renewable(span) => seen.renewable == Some(*span),
+            Self::Remaining(span) => seen.remaining.is_some_and(|seen| stretch.is_about(seen, *span)),
+            Self::Renewable(span) => seen.renewable.is_some_and(|seen| stretch.is_about(seen, *span)),
             Self::By(holders) => seen.by == *holders,
             Self::Queue(count) => seen.queue == Some(*count),
             Self::Waiters(holders) => seen.waiters == *holders,
