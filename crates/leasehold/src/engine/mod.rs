@@ -25,7 +25,7 @@ pub use finding::{EngineProfile, Finding, FindingKind, NotAPromise, Promise};
 pub use keys::{Key, Keys, Push};
 pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
-#[cfg(any(feature = "redis", feature = "remote", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "remote", feature = "zookeeper"))]
 pub(crate) mod acquire_future;
 pub mod admission;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
@@ -34,10 +34,13 @@ pub(crate) mod clock_offset;
 pub(crate) mod consensus;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod finding;
 #[cfg(any(
     test,
     feature = "embedded",
+    feature = "etcd",
     feature = "postgres",
     feature = "redis",
     feature = "testkit",
@@ -45,7 +48,7 @@ mod finding;
 ))]
 pub(crate) mod from_book;
 mod keys;
-#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "embedded", feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(crate) mod known_faults;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -55,7 +58,7 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "remote")]
 pub mod remote;
-#[cfg(any(feature = "redis", feature = "remote", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "remote", feature = "zookeeper"))]
 pub(crate) mod url_text;
 mod watch;
 #[cfg(feature = "zookeeper")]
@@ -73,6 +76,8 @@ pub const PROFILES: &[EngineProfile] = &[
     redlock::PROFILE,
     #[cfg(feature = "postgres")]
     postgres::PROFILE,
+    #[cfg(feature = "etcd")]
+    etcd::PROFILE,
     #[cfg(feature = "zookeeper")]
     zookeeper::PROFILE,
 ];
