@@ -362,12 +362,17 @@ impl ZookeeperAcquireTask {
                 Err(step) => return step,
             };
         }
-        let ended = self.wait_for_turn(&place).await;
+        let (ended, places) = self.wait_for_turn(&place).await;
         match ended {
-            WaitEnd::Turn => match self.change_step(place, NodeStep::Holder).await {
-                Ok(place) => AcquireStep::Done(Some(self.grant(place))),
-                Err(step) => step,
-            },
+            WaitEnd::Turn => {
+                let changed = self.change_step(place, NodeStep::Holder).await;
+                // Now those behind may look.
+                drop(places);
+                match changed {
+                    Ok(place) => AcquireStep::Done(Some(self.grant(place))),
+                    Err(step) => step,
+                }
+            }
             WaitEnd::Lost => {
                 self.remove_place(place).await;
                 AcquireStep::Done(Some(Err(unavailable(self.attempt(), PLACE_LOST.into()))))
@@ -423,7 +428,7 @@ impl ZookeeperAcquireTask {
         }
     }
 
-    async fn wait_for_turn(&mut self, place: &QueuePlace) -> WaitEnd {
+    async fn wait_for_turn(&mut self, place: &QueuePlace) -> (WaitEnd, QueuePlaces) {
         let (to, mut news) = unbounded_channel();
         let mut places: Vec<(String, i32)> = Vec::new();
         for node in &place.nodes {
@@ -468,8 +473,7 @@ impl ZookeeperAcquireTask {
                 () = clock.sleep_until(self.patience) => break WaitEnd::PatienceOver,
             }
         };
-        drop(entered);
-        ended
+        (ended, entered)
     }
 
     /// Leaves the queue, and says who is in the way.
