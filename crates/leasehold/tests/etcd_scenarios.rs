@@ -18,8 +18,8 @@ async fn etcd_plays_every_scenario() {
     let cluster = EtcdCluster::start(1);
     let url = cluster.url();
     real_time::play_all(move |name, limits| {
-        let options = EtcdEngineOptions::from_url(&format!("{url}?prefix={name}/")).expect("a url");
-        let options = EtcdEngineOptions { limits, ..options };
+        let mut options = EtcdEngineOptions::from_url(&format!("{url}?prefix={name}/")).expect("a url");
+        options.limits = limits;
         async move { EtcdEngine::open(options).await.expect("it opens") as Arc<dyn Engine> }
     })
     .await;
