@@ -206,3 +206,25 @@ async fn foreign_nodes_are_awaited_in_order() {
         assert!(next.expect("granted").token > grant.token);
     }
 }
+
+/// Goal: whoever comes while we wait, and does not see us, keeps us out: their turn is no reason to hold beside them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blind_client_that_comes_later_is_noticed_before_the_grant() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let client = raw(&ensemble).await;
+    let engine = open(&format!("{}?lease=minded", ensemble.url("later"))).await.unwrap();
+    let grant = engine.acquire(claim("seat")).await.expect("granted");
+    let waiting = tokio::spawn({
+        let (engine, asked) = (engine.clone(), Claim { wait: Duration::from_secs(20), ..claim("seat") });
+        async move { engine.acquire(asked).await }
+    });
+    while engine.inspect("seat").await.unwrap().map_or(0, |seen| seen.queue_len) < 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let node = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    client.create("/later/seat/4a55b0e47d8f4a559d070d9a6f0f3a77__lock__", b"", &node).await.unwrap();
+    assert!(engine.release(&grant.lease_id).await.unwrap());
+    let answer = waiting.await.unwrap();
+    assert!(matches!(&answer, Err(Error::Invalid(text)) if text.contains("layout=both")), "{answer:?}");
+    assert_eq!(client.list_children("/later/seat").await.unwrap().len(), 1, "nothing of ours is left");
+}

@@ -25,7 +25,7 @@ use zookeeper_client::{self as zk, Client, OneshotWatcher};
 
 use crate::clock::until;
 
-use super::node_name::{NodeKey, Obstacle, QueueNode, contenders, has_turn, obstacle, position};
+use super::node_name::{NodeKey, Obstacle, QueueNode, blind_client, contenders, has_turn, obstacle, position};
 use super::shared::{ZookeeperShared, or_empty};
 
 /// How long after a failed read it is tried again.
@@ -42,6 +42,8 @@ pub(super) enum QueueNews {
     Turn,
     /// Its node is not there any more.
     Lost,
+    /// A client is in the directory that does not see our nodes: the sentence says which.
+    Blind(&'static str),
 }
 
 /// See the module.
@@ -230,7 +232,9 @@ async fn look(shared: &ZookeeperShared, client: &Client, name: &str) -> Result<L
         // This session may be behind the one that made the node.
         queue = shared.fresh_queue(client, name).await?;
     }
-    let Some(first) = tell_turns(shared, name, &waiters, &queue) else { return Ok(LookResult::Again) };
+    let (told, first) = tell_turns(shared, name, &waiters, &queue);
+    // Whoever was told changes the names of its nodes in a moment: a watch on them would fire for nothing.
+    let Some(first) = first.filter(|_| !told) else { return Ok(LookResult::Again) };
     let watcher = match obstacle(&queue, first) {
         Obstacle::Node(node) => match client.get_and_watch_data(&format!("{directory}/{node}")).await {
             Ok((_, _, watcher)) => watcher,
@@ -248,22 +252,25 @@ async fn look(shared: &ZookeeperShared, client: &Client, name: &str) -> Result<L
     Ok(LookResult::Watch(watcher))
 }
 
-/// Tells those who have their turn, or have lost their node. The place of the first who has to wait on.
+/// Tells those who have their turn, or have lost their node: whether there was one, and the place of the first who has
+/// to wait on.
 fn tell_turns(
     shared: &ZookeeperShared,
     name: &str,
     waiters: &[QueuedWaiter],
     queue: &[QueueNode],
-) -> Option<usize> {
-    for waiter in waiters {
+) -> (bool, Option<usize>) {
+    for (told, waiter) in waiters.iter().enumerate() {
         let news = match position(queue, &waiter.key) {
-            Some(at) if has_turn(queue, at) => QueueNews::Turn,
-            Some(at) => return Some(at),
+            Some(at) if has_turn(queue, at) => {
+                blind_client(queue, shared.options.layout).map_or(QueueNews::Turn, QueueNews::Blind)
+            }
+            Some(at) => return (told > 0, Some(at)),
             None => QueueNews::Lost,
         };
         shared.queues.note_told(name, waiter);
         // A waiter that is gone has left the queue itself.
         let _ = waiter.to.send(news);
     }
-    None
+    (true, None)
 }
