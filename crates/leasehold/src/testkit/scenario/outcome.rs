@@ -95,12 +95,7 @@ impl Expected {
     }
 
     /// Compares; gives names to tokens.
-    pub fn check(
-        &self,
-        seen: &ObservedOutcome,
-        tokens: &mut NamedTokens,
-        stretch: TimeStretch,
-    ) -> Result<(), String> {
+    pub fn check(&self, seen: &ObservedOutcome, tokens: &mut NamedTokens, stretch: TimeStretch) -> Result<(), String> {
         if self.word != seen.word {
             return Err(format!("expected {}, got {seen}", self.word));
         }
