@@ -150,10 +150,8 @@ async fn a_session_that_is_over_takes_its_leases_and_waiters_along() {
     );
     keep.await.unwrap();
     // It works again by itself.
-    until("the engine is back", Duration::from_secs(10), async || {
-        cut_off.acquire(claim("row", ttl)).await.is_ok()
-    })
-    .await;
+    until("the engine is back", Duration::from_secs(10), async || cut_off.acquire(claim("row", ttl)).await.is_ok())
+        .await;
 }
 
 /// A clock of another machine: the same time, and another boot.
@@ -304,8 +302,6 @@ async fn leaders_may_be_killed_and_stopped() {
         worker.await.unwrap();
     }
     eprintln!("{} grants", grants.load(Ordering::SeqCst));
-    until("nothing is left", Duration::from_secs(25), async || {
-        matches!(engines[0].inspect("seat").await, Ok(None))
-    })
-    .await;
+    until("nothing is left", Duration::from_secs(25), async || matches!(engines[0].inspect("seat").await, Ok(None)))
+        .await;
 }

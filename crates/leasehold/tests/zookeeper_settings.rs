@@ -116,7 +116,8 @@ async fn what_cannot_be_is_invalid() {
     let token = minded.acquire(claim("row")).await.expect("granted").token.expect("a token");
     let floor = Token::new(token.get() + 1_000_000).unwrap();
     let error = minded.raise_floor(Some(floor)).await.expect_err("it is refused");
-    let base = error.to_string().split("token_base=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    let base =
+        error.to_string().split("token_base=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     let base = base.unwrap_or_else(|| panic!("{error}"));
     let raised = open(&format!("{}?token_base={base}", ensemble.url("bounds"))).await.expect("it opens");
     let token = raised.acquire(claim("raised")).await.expect("granted").token;
@@ -162,7 +163,9 @@ async fn a_directory_of_clients_that_cannot_see_us_is_refused() {
         for (name, engine, refused) in &table {
             let error = engine.acquire(Claim { wait, ..claim(name) }).await.expect_err("somebody is there");
             match refused {
-                Some(word) => assert!(matches!(&error, Error::Invalid(text) if text.contains(word)), "{name}: {error:?}"),
+                Some(word) => {
+                    assert!(matches!(&error, Error::Invalid(text) if text.contains(word)), "{name}: {error:?}")
+                }
                 None => assert!(matches!(error, Error::Refused(Refusal::Held { .. })), "{name}: {error:?}"),
             }
             assert_eq!(client.list_children(&format!("/mixed/{name}")).await.unwrap().len(), 1, "nothing is left");

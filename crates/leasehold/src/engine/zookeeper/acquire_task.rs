@@ -188,7 +188,9 @@ impl ZookeeperAcquireTask {
             };
             match self.one_round(&client).await {
                 AcquireStep::Done(answer) => return answer,
-                AcquireStep::Again => self.ids = ClaimIds { request: self.ids.request.take(), ..ClaimIds::new(&self.claim) },
+                AcquireStep::Again => {
+                    self.ids = ClaimIds { request: self.ids.request.take(), ..ClaimIds::new(&self.claim) }
+                }
             }
         }
         Some(Err(unavailable(self.attempt(), "the ensemble keeps changing its mind: come again".into())))

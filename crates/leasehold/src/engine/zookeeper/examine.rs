@@ -39,7 +39,8 @@ impl ZookeeperShared {
         }
         if self.is_minded() {
             let servers = client.list_children(&self.paths.servers()).await?.len();
-            let sentence = "So many processes end minded leases. While there is none, a lease that is over stays closed.";
+            let sentence =
+                "So many processes end minded leases. While there is none, a lease that is over stays closed.";
             found.push(Finding::note("servers", servers.to_string(), sentence));
         }
         Ok(found)
@@ -60,7 +61,12 @@ impl ZookeeperShared {
     }
 
     /// Who else uses a resource, and whether they see us.
-    fn directory_findings(&self, name: &str, children: &[String], strangers: &mut HashSet<&'static str>) -> Vec<Finding> {
+    fn directory_findings(
+        &self,
+        name: &str,
+        children: &[String],
+        strangers: &mut HashSet<&'static str>,
+    ) -> Vec<Finding> {
         let mut found = Vec::new();
         let queue = contenders(children);
         if let Some(sentence) = blind_client(&queue, self.options.layout) {

@@ -15,8 +15,8 @@ pub(super) const PLACE_LOST: &str = "the place in the queue was lost with its se
 pub(super) const fn is_lost(error: &zk::Error) -> bool {
     use zk::Error::{
         BadArguments, BadVersion, InvalidAcl, MarshallingError, NoAuth, NoChildrenForEphemerals, NoNode, NoWatcher,
-        NodeExists, NotEmpty, NotReadOnly, QuotaExceeded, ReconfigDisabled, Throttled, Unimplemented,
-        UnexpectedErrorCode,
+        NodeExists, NotEmpty, NotReadOnly, QuotaExceeded, ReconfigDisabled, Throttled, UnexpectedErrorCode,
+        Unimplemented,
     };
     !matches!(
         error,

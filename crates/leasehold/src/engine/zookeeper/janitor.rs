@@ -66,7 +66,9 @@ pub(super) async fn run_janitor(shared: Arc<ZookeeperShared>) {
             None => Err(zk::Error::ConnectionLoss),
         };
         let (watcher, next) = match looked {
-            Ok(watcher) => (Some(watcher), WALK_EVERY.min(if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT })),
+            Ok(watcher) => {
+                (Some(watcher), WALK_EVERY.min(if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT }))
+            }
             Err(_) => (None, RETRY_AFTER),
         };
         let fired = async {
@@ -193,9 +195,7 @@ async fn forget_requests(
         };
         let lease = record.lease(crate::engine::Token::MIN);
         let live = match &lease {
-            Some(lease) => {
-                shared.find_first(client, &lease.first, ZookeeperShared::public_id(lease)).await?.is_some()
-            }
+            Some(lease) => shared.find_first(client, &lease.first, ZookeeperShared::public_id(lease)).await?.is_some(),
             None => false,
         };
         if live {

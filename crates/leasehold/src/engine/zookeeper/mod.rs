@@ -140,7 +140,8 @@ impl ZookeeperEngine {
         let paths = paths::NodePaths::new(&options.chroot);
         let acls = shared::acls(&options);
         let server = draw_bytes::<8>().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        let shared = Arc::new(ZookeeperShared::new(options, paths, acls, pool.clone(), server, runtime.clone(), closed));
+        let shared =
+            Arc::new(ZookeeperShared::new(options, paths, acls, pool.clone(), server, runtime.clone(), closed));
         let client = shared.client(&attempt, "").await?;
         let persistent = CreateMode::Persistent.with_acls(Acls::new(&shared.acls));
         for path in [shared.paths.root().to_owned(), shared.paths.servers(), shared.paths.requests()] {

@@ -135,7 +135,8 @@ impl ZookeeperEngineOptions {
             ("lease", _) => return Err(invalid("lease is session or minded")),
             ("token_base", number) => {
                 let number = number.parse().ok().filter(|number| *number <= i64::MAX.unsigned_abs());
-                self.token_base = number.ok_or_else(|| invalid("token_base is a number from 0 to 9223372036854775807"))?;
+                self.token_base =
+                    number.ok_or_else(|| invalid("token_base is a number from 0 to 9223372036854775807"))?;
             }
             _ => return Err(invalid("the options of a zk:// url are layout=, lease= and token_base=")),
         }

@@ -36,12 +36,8 @@ impl ClaimIds {
         let secret = draw_secret();
         let letter = ModeLetter::from_mode(claim.wants[0].mode);
         let request = claim.request.as_ref().map(|id| {
-            let print = fact::fingerprint(
-                &wants(claim),
-                millis(claim.ttl),
-                claim.max_hold.map(millis),
-                millis(claim.delay),
-            );
+            let print =
+                fact::fingerprint(&wants(claim), millis(claim.ttl), claim.max_hold.map(millis), millis(claim.delay));
             (request_digest(&claim.principal, id), print)
         });
         let first = claim.wants[0].name.clone();
@@ -161,9 +157,8 @@ impl PlaceWriter<'_> {
     /// Makes the nodes and reads the queues, in one round trip where there is one node and no request.
     pub async fn place(&self, client: &Client) -> PlaceResult {
         for _ in 0..MAKE_ROUNDS {
-            let one = self.wants().len() == 1
-                && forms(self.shared.options.layout).len() == 1
-                && self.ids.request.is_none();
+            let one =
+                self.wants().len() == 1 && forms(self.shared.options.layout).len() == 1 && self.ids.request.is_none();
             let placed = if one { self.place_one(client).await } else { self.place_several(client).await };
             let PlaceResult::Failed(zk::Error::NoNode) = placed else { return placed };
             let (mode, acls) = (self.shared.directory_mode(), Acls::new(&self.shared.acls));

@@ -153,7 +153,8 @@ impl ZookeeperShared {
             Err(error) => return Ok(Some(Err(failed(error)))),
             Ok(read) => read,
         };
-        let corrupt = || Error::Corrupt { engine: super::failure::ENGINE, law: "a request parses".into(), at: path.clone() };
+        let corrupt =
+            || Error::Corrupt { engine: super::failure::ENGINE, law: "a request parses".into(), at: path.clone() };
         let token = token_number(stat.mzxid, self.options.token_base).and_then(Token::new);
         let record = RequestRecord::parse(&data);
         let lease = record.as_ref().zip(token).and_then(|(record, token)| record.lease(token));
@@ -221,9 +222,9 @@ impl ZookeeperShared {
             lease_id: lease.to_lease_id(),
             token: Some(lease.token),
             remaining: end.map_or(Duration::ZERO, |end| end.since(now)),
-            renewable: live.and_then(|found| found.record.max_hold).map(|most| {
-                cap.map_or_else(|| Duration::from_millis(most), |cap| cap.since(now))
-            }),
+            renewable: live
+                .and_then(|found| found.record.max_hold)
+                .map(|most| cap.map_or_else(|| Duration::from_millis(most), |cap| cap.since(now))),
         }
     }
 }

@@ -96,13 +96,11 @@ impl WaitQueues {
     fn add(&self, name: &str, waiter: QueuedWaiter) -> bool {
         let mut all = self.lock();
         let is_new = !all.contains_key(name);
-        let entry = all
-            .entry(name.to_owned())
-            .or_insert_with(|| QueueEntry {
-                waiters: Vec::new(),
-                moving: Vec::new(),
-                changed: Arc::new(Notify::new()),
-            });
+        let entry = all.entry(name.to_owned()).or_insert_with(|| QueueEntry {
+            waiters: Vec::new(),
+            moving: Vec::new(),
+            changed: Arc::new(Notify::new()),
+        });
         let at = entry.waiters.partition_point(|other| other.number.wrapping_sub(waiter.number) < 0);
         entry.waiters.insert(at, waiter);
         if at == 0 {
