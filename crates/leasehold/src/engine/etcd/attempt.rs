@@ -330,6 +330,7 @@ impl EtcdAttempt {
             plan: tried.plan.clone(),
             value,
             deadline: terms.deadline,
+            life: terms.remaining,
             written: revision,
             bucket: terms.bucket,
             cap_at: terms.cap_at,

@@ -53,7 +53,7 @@ impl EtcdShared {
         let token = grant_token(self, value, written)?.get();
         let until = deadline.plus(delay);
         let left = until.since(self.clock.now());
-        let closed = match left.is_zero() {
+        let closed = match delay.is_zero() || left.is_zero() {
             true => None,
             false => {
                 let bucket = session.take_bucket(self, left + MARGIN, plan.wants.len()).await?;
@@ -72,7 +72,7 @@ impl EtcdShared {
         if let Some((value, bucket)) = closed {
             let (cap_at, request) = (None, None);
             let (plan, written) = (plan.clone(), reply.revision());
-            self.own.put(OwnLease { plan, value, deadline: until, written, bucket, cap_at, request });
+            self.own.put(OwnLease { plan, value, deadline: until, life: left, written, bucket, cap_at, request });
         }
         Ok(true)
     }

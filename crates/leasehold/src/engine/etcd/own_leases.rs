@@ -29,6 +29,8 @@ pub(super) struct OwnLease {
     /// As it was put, with its token.
     pub value: ContenderValue,
     pub deadline: Time,
+    /// From the write to the deadline.
+    pub life: Duration,
     /// The revision at which it was put.
     pub written: i64,
     /// The etcd lease of its keys.
@@ -41,8 +43,7 @@ pub(super) struct OwnLease {
 impl OwnLease {
     /// From here on it is certainly over, even for a holder whose clock is slow.
     fn over_at(&self) -> Time {
-        let span = Duration::from_millis(self.value.ttl) / RATE_PART + AFTER_DEADLINE;
-        self.deadline.plus(span)
+        self.deadline.plus(self.life / RATE_PART + AFTER_DEADLINE)
     }
 }
 
@@ -176,7 +177,8 @@ mod tests {
             renewed: 0,
         };
         let deadline = Time::from_millis(deadline_ms);
-        OwnLease { plan: Arc::new(plan), value, deadline, written, bucket: 1, cap_at: None, request: None }
+        let life = Duration::from_secs(2);
+        OwnLease { plan: Arc::new(plan), value, deadline, life, written, bucket: 1, cap_at: None, request: None }
     }
 
     /// Goal: a lease is due after its deadline, never at it, and once; a renewal moves it.

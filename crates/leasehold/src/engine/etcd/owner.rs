@@ -121,9 +121,13 @@ impl EtcdShared {
         if own.value.state == ContenderState::Closed {
             return Ok(Err(Refusal::Stale));
         }
-        if now >= over_at || own.cap_at.is_some_and(|cap| now >= cap) {
+        if now >= over_at {
             let ended = self.lapse_lease(&own.plan, &own.value, own.written, over_at).await?;
             return Ok(if ended { Err(Refusal::Stale) } else { Ok(None) });
+        }
+        if own.cap_at.is_some_and(|cap| now >= cap) {
+            // Its deadline is not after its cap. It is ended a moment later.
+            return Ok(Err(Refusal::Stale));
         }
         let changed = self.changed_lease(&session, &own, change).await?;
         let put = PutLease {
@@ -185,8 +189,9 @@ impl EtcdShared {
         let deadline = minus(upper, Duration::from_millis(value.early));
         let plan = LeasePlan::new(&self.layout, public, stored_wants(&named.first, &value), request_key);
         let value = ContenderValue { token: Some(token.get()), ..value };
-        let (written, bucket) = (kv.mod_revision, kv.lease);
-        Ok(Ok(OwnLease { plan: Arc::new(plan), value, deadline, written, bucket, cap_at, request }))
+        let (plan, written, bucket) = (Arc::new(plan), kv.mod_revision, kv.lease);
+        let life = deadline.since(self.clock.now());
+        Ok(Ok(OwnLease { plan, value, deadline, life, written, bucket, cap_at, request }))
     }
 
     /// The lease as it is after a change.
@@ -254,6 +259,7 @@ impl EtcdShared {
             plan: own.plan,
             value: changed.value,
             deadline: changed.deadline,
+            life: changed.remaining,
             written: revision,
             bucket: changed.bucket,
             cap_at: own.cap_at,
