@@ -5,6 +5,9 @@
 #[path = "support/real_time.rs"]
 mod real_time;
 
+use std::sync::Arc;
+
+use leasehold::engine::Engine;
 use leasehold::engine::etcd::{EtcdEngine, EtcdEngineOptions};
 use leasehold_harness::etcd::EtcdCluster;
 
@@ -15,8 +18,9 @@ async fn etcd_plays_every_scenario() {
     let cluster = EtcdCluster::start(1);
     let url = cluster.url();
     real_time::play_all(move |name, limits| {
-        let options = EtcdEngineOptions::from_url(&format!("{url}?prefix={name}/")).expect("a url");
-        EtcdEngine::open(EtcdEngineOptions { limits, ..options }).await.expect("it opens") as _
+        let mut options = EtcdEngineOptions::from_url(&format!("{url}?prefix={name}/")).expect("a url");
+        options.limits = limits;
+        async move { EtcdEngine::open(options).await.expect("it opens") as Arc<dyn Engine> }
     })
     .await;
 }

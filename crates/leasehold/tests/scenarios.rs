@@ -67,6 +67,7 @@ async fn play_in_real_time(script: Scenario, root: &Path) -> Result<(), String> 
     let pace = RealTimePace {
         second: Duration::from_millis(500),
         tolerance: Duration::from_millis(200),
+        any_order_together: false,
         longest: Duration::from_secs(3600),
     };
     let played = script.run_in_real_time(engine.clone(), pace).await.map_err(|failure| failure.to_string());

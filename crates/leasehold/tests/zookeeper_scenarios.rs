@@ -5,6 +5,9 @@
 #[path = "support/real_time.rs"]
 mod real_time;
 
+use std::sync::Arc;
+
+use leasehold::engine::Engine;
 use leasehold::engine::zookeeper::{ZookeeperEngine, ZookeeperEngineOptions};
 use leasehold_harness::zookeeper::ZookeeperEnsemble;
 
@@ -13,7 +16,8 @@ async fn play_all(query: &'static str) {
     let url = ensemble.url("");
     real_time::play_all(move |name, limits| {
         let options = ZookeeperEngineOptions::from_url(&format!("{url}{name}{query}")).expect("a url");
-        ZookeeperEngine::open(ZookeeperEngineOptions { limits, ..options }).await.expect("it opens") as _
+        let options = ZookeeperEngineOptions { limits, ..options };
+        async move { ZookeeperEngine::open(options).await.expect("it opens") as Arc<dyn Engine> }
     })
     .await;
 }

@@ -116,7 +116,8 @@ async fn what_cannot_be_is_invalid() {
     let token = minded.acquire(claim("row")).await.expect("granted").token.expect("a token");
     let floor = Token::new(token.get() + 1_000_000).unwrap();
     let error = minded.raise_floor(Some(floor)).await.expect_err("it is refused");
-    let base = error.to_string().split("token_base=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    let base =
+        error.to_string().split("token_base=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     let base = base.unwrap_or_else(|| panic!("{error}"));
     let raised = open(&format!("{}?token_base={base}", ensemble.url("bounds"))).await.expect("it opens");
     let token = raised.acquire(claim("raised")).await.expect("granted").token;
@@ -162,7 +163,9 @@ async fn a_directory_of_clients_that_cannot_see_us_is_refused() {
         for (name, engine, refused) in &table {
             let error = engine.acquire(Claim { wait, ..claim(name) }).await.expect_err("somebody is there");
             match refused {
-                Some(word) => assert!(matches!(&error, Error::Invalid(text) if text.contains(word)), "{name}: {error:?}"),
+                Some(word) => {
+                    assert!(matches!(&error, Error::Invalid(text) if text.contains(word)), "{name}: {error:?}")
+                }
                 None => assert!(matches!(error, Error::Refused(Refusal::Held { .. })), "{name}: {error:?}"),
             }
             assert_eq!(client.list_children(&format!("/mixed/{name}")).await.unwrap().len(), 1, "nothing is left");
@@ -205,4 +208,26 @@ async fn foreign_nodes_are_awaited_in_order() {
         let next = tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("in time").unwrap();
         assert!(next.expect("granted").token > grant.token);
     }
+}
+
+/// Goal: whoever comes while we wait, and does not see us, keeps us out: their turn is no reason to hold beside them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blind_client_that_comes_later_is_noticed_before_the_grant() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let client = raw(&ensemble).await;
+    let engine = open(&format!("{}?lease=minded", ensemble.url("later"))).await.unwrap();
+    let grant = engine.acquire(claim("seat")).await.expect("granted");
+    let waiting = tokio::spawn({
+        let (engine, asked) = (engine.clone(), Claim { wait: Duration::from_secs(20), ..claim("seat") });
+        async move { engine.acquire(asked).await }
+    });
+    while engine.inspect("seat").await.unwrap().map_or(0, |seen| seen.queue_len) < 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let node = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    client.create("/later/seat/4a55b0e47d8f4a559d070d9a6f0f3a77__lock__", b"", &node).await.unwrap();
+    assert!(engine.release(&grant.lease_id).await.unwrap());
+    let answer = waiting.await.unwrap();
+    assert!(matches!(&answer, Err(Error::Invalid(text)) if text.contains("layout=both")), "{answer:?}");
+    assert_eq!(client.list_children("/later/seat").await.unwrap().len(), 1, "nothing of ours is left");
 }

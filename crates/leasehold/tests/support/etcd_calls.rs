@@ -4,7 +4,6 @@
 
 use prost::Message;
 use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
@@ -98,7 +97,7 @@ where
 {
     grpc.ready().await.expect("a connection");
     let codec = ProstCodec::<Q, A>::default();
-    let answer = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
+    let answer = grpc.unary(tonic::Request::new(request), path.parse().expect("a path"), codec).await;
     answer.expect("etcd answers").into_inner()
 }
 

@@ -139,6 +139,7 @@ pub fn repository() -> PathBuf {
 }
 
 /// A program or place of scripts/test-clients.
+#[allow(dead_code, reason = "etcd's clients are in the distribution")]
 pub fn from_env(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is set by scripts/test-clients races"))
 }

@@ -12,6 +12,7 @@ use leasehold_core::Limits;
 const PACE: RealTimePace = RealTimePace {
     second: Duration::from_millis(800),
     tolerance: Duration::from_millis(320),
+    any_order_together: true,
     // A session of ZooKeeper lives at most 40 s.
     longest: Duration::from_secs(30),
 };

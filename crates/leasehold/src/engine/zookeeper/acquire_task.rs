@@ -24,7 +24,7 @@ use zookeeper_client::Client;
 
 use crate::clock::{Time, until};
 use crate::engine::acquire_future::{AcquireFuture, EndsUnseen};
-use crate::engine::{Claim, Grant, Token};
+use crate::engine::{Claim, Grant, Mode, Token};
 use crate::error::{Error, Refusal};
 
 use super::failure::{CLOSED, ENGINE, PLACE_LOST, copy_error, failed_write, indeterminate, no_effect, unavailable};
@@ -68,6 +68,8 @@ enum AcquireStep {
 enum WaitEnd {
     Turn,
     Lost,
+    /// Somebody came who does not see our nodes.
+    Blind(&'static str),
     PatienceOver,
     CallersGone,
     Closed,
@@ -263,7 +265,7 @@ impl ZookeeperAcquireTask {
     async fn look_first(&self, client: &Client) -> Result<Option<Error>, zookeeper_client::Error> {
         for want in &self.claim.wants {
             let queue = self.shared.fresh_queue(client, &want.name).await?;
-            if let Some(error) = self.refuse_queue(&queue, want.mode) {
+            if let Some(error) = self.refuse_queue(&queue, &queue, want.mode) {
                 return Ok(Some(error));
             }
             if !crate::engine::admission::is_admitted(queue.iter().map(|node| node.mode), want.mode) {
@@ -274,11 +276,11 @@ impl ZookeeperAcquireTask {
     }
 
     /// What makes a queue impossible for this claim.
-    fn refuse_queue(&self, queue: &[QueueNode], mode: crate::engine::Mode) -> Option<Error> {
-        if let Some(sentence) = blind_client(queue, self.shared.options.layout) {
+    fn refuse_queue(&self, everybody: &[QueueNode], before: &[QueueNode], mode: Mode) -> Option<Error> {
+        if let Some(sentence) = blind_client(everybody, self.shared.options.layout) {
             return Some(Error::Invalid(sentence.into()));
         }
-        let other = other_capacity(queue, mode)?;
+        let other = other_capacity(before, mode)?;
         Some(Error::Invalid(format!("the capacity is {other} while it is in use")))
     }
 
@@ -289,7 +291,7 @@ impl ZookeeperAcquireTask {
                 self.remove_place(place).await;
                 return AcquireStep::Done(Some(Err(unavailable(self.attempt(), PLACE_LOST.into()))));
             };
-            if let Some(error) = self.refuse_queue(&queue[..mine], want.mode) {
+            if let Some(error) = self.refuse_queue(queue, &queue[..mine], want.mode) {
                 self.remove_place(place).await;
                 return AcquireStep::Done(Some(Err(error)));
             }
@@ -307,6 +309,11 @@ impl ZookeeperAcquireTask {
             return AcquireStep::Done(Some(Err(Refusal::QueueFull { resource }.into())));
         }
         match blocked {
+            None if self.shared.now() >= place.sent.plus(self.claim.ttl) => {
+                // Found again too late: what was granted is over.
+                self.remove_place(place).await;
+                AcquireStep::Again
+            }
             None if place.step != NodeStep::Waiting => AcquireStep::Done(Some(self.grant(place))),
             None => self.wait(place).await,
             Some(at) if !self.waits() => {
@@ -364,15 +371,24 @@ impl ZookeeperAcquireTask {
                 Err(step) => return step,
             };
         }
-        let ended = self.wait_for_turn(&place).await;
+        let (ended, places) = self.wait_for_turn(&place).await;
         match ended {
-            WaitEnd::Turn => match self.change_step(place, NodeStep::Holder).await {
-                Ok(place) => AcquireStep::Done(Some(self.grant(place))),
-                Err(step) => step,
-            },
+            WaitEnd::Turn => {
+                let changed = self.change_step(place, NodeStep::Holder).await;
+                // Now those behind may look.
+                drop(places);
+                match changed {
+                    Ok(place) => AcquireStep::Done(Some(self.grant(place))),
+                    Err(step) => step,
+                }
+            }
             WaitEnd::Lost => {
                 self.remove_place(place).await;
                 AcquireStep::Done(Some(Err(unavailable(self.attempt(), PLACE_LOST.into()))))
+            }
+            WaitEnd::Blind(sentence) => {
+                self.remove_place(place).await;
+                AcquireStep::Done(Some(Err(Error::Invalid(sentence.into()))))
             }
             WaitEnd::Closed => {
                 self.remove_place(place).await;
@@ -425,7 +441,7 @@ impl ZookeeperAcquireTask {
         }
     }
 
-    async fn wait_for_turn(&mut self, place: &QueuePlace) -> WaitEnd {
+    async fn wait_for_turn(&mut self, place: &QueuePlace) -> (WaitEnd, QueuePlaces) {
         let (to, mut news) = unbounded_channel();
         let mut places: Vec<(String, i32)> = Vec::new();
         for node in &place.nodes {
@@ -457,6 +473,7 @@ impl ZookeeperAcquireTask {
                             break WaitEnd::Turn;
                         }
                     }
+                    Some(QueueNews::Blind(sentence)) => break WaitEnd::Blind(sentence),
                     Some(QueueNews::Lost) | None => break WaitEnd::Lost,
                 },
                 caller = self.incoming.recv(), if open => match caller {
@@ -470,8 +487,7 @@ impl ZookeeperAcquireTask {
                 () = clock.sleep_until(self.patience) => break WaitEnd::PatienceOver,
             }
         };
-        drop(entered);
-        ended
+        (ended, entered)
     }
 
     /// Leaves the queue, and says who is in the way.

@@ -109,7 +109,8 @@ pub(super) struct LeaseTable {
 
 #[derive(Default)]
 struct TimedLeases {
-    by_id: HashMap<PublicId, Arc<MindedLease>>,
+    /// With the time of its timer.
+    by_id: HashMap<PublicId, (Arc<MindedLease>, Time)>,
     timers: BTreeSet<(Time, PublicId)>,
     /// Nodes of requests whose leases are over: when they are forgotten.
     requests: BTreeSet<(Time, String)>,
@@ -123,13 +124,23 @@ impl LeaseTable {
     /// Minds it from here on. An older entry of the same lease is replaced.
     pub fn insert(&self, lease: Arc<MindedLease>, end_at: Time) {
         let id = lease.public;
-        self.lock().by_id.insert(id, lease);
-        self.look_at(id, end_at);
+        let mut inner = self.lock();
+        if let Some((_, before)) = inner.by_id.insert(id, (lease, end_at)) {
+            inner.timers.remove(&(before, id));
+        }
+        self.set_timer(inner, id, end_at);
     }
 
-    /// Looks at a lease then.
+    /// Looks at a lease then, if it is still minded.
     pub fn look_at(&self, id: PublicId, at: Time) {
         let mut inner = self.lock();
+        let Some((_, timer)) = inner.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(timer, at);
+        inner.timers.remove(&(before, id));
+        self.set_timer(inner, id, at);
+    }
+
+    fn set_timer(&self, mut inner: MutexGuard<'_, TimedLeases>, id: PublicId, at: Time) {
         let earliest = inner.timers.first().is_none_or(|(first, _)| at < *first);
         inner.timers.insert((at, id));
         drop(inner);
@@ -145,14 +156,16 @@ impl LeaseTable {
     }
 
     pub fn get(&self, id: &PublicId) -> Option<Arc<MindedLease>> {
-        self.lock().by_id.get(id).cloned()
+        self.lock().by_id.get(id).map(|(lease, _)| lease.clone())
     }
 
     /// Takes this lease away, if it is still the one that is minded.
     pub fn remove(&self, lease: &Arc<MindedLease>) {
         let mut inner = self.lock();
-        if inner.by_id.get(&lease.public).is_some_and(|known| Arc::ptr_eq(known, lease)) {
-            inner.by_id.remove(&lease.public);
+        if inner.by_id.get(&lease.public).is_some_and(|(known, _)| Arc::ptr_eq(known, lease))
+            && let Some((_, timer)) = inner.by_id.remove(&lease.public)
+        {
+            inner.timers.remove(&(timer, lease.public));
         }
     }
 
@@ -169,7 +182,7 @@ impl LeaseTable {
         let mut due = Vec::new();
         while let Some((at, id)) = inner.timers.first().copied().filter(|(at, _)| *at <= now) {
             inner.timers.remove(&(at, id));
-            due.extend(inner.by_id.get(&id).cloned());
+            due.extend(inner.by_id.get(&id).map(|(lease, _)| lease.clone()));
         }
         let mut requests = Vec::new();
         while inner.requests.first().is_some_and(|(at, _)| *at <= now) {
@@ -179,6 +192,6 @@ impl LeaseTable {
     }
 
     pub fn all(&self) -> Vec<Arc<MindedLease>> {
-        self.lock().by_id.values().cloned().collect()
+        self.lock().by_id.values().map(|(lease, _)| lease.clone()).collect()
     }
 }

@@ -193,6 +193,26 @@ impl ZookeeperEngine {
         answer.unwrap_or_else(|| Err(late(attempt.to_owned(), "the ensemble did not answer in time".into())))
     }
 
+    /// Does it in a task of its own: what was sent is not given up half-way when the caller is.
+    async fn detached<T: Send + 'static>(
+        &self,
+        attempt: &str,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.shared.refuse_closed(attempt)?;
+        let task = self.shared.tasks.spawn_on(work, &self.shared.runtime);
+        let answer = async {
+            let source = "the runtime that the engine was opened on is gone";
+            task.await.unwrap_or_else(|_| Err(indeterminate(attempt.to_owned(), source.into())))
+        };
+        self.answer_in_time(attempt, indeterminate, answer).await
+    }
+
+    async fn write_lease(&self, attempt: &'static str, lease: &LeaseId, what: OwnerWrite) -> Result<Renewal, Error> {
+        let (shared, lease) = (self.shared.clone(), lease.clone());
+        self.detached(attempt, async move { shared.write_lease(attempt, &lease, &what).await }).await
+    }
+
     fn check_claim(&self, claim: &Claim) -> Result<(), Error> {
         let wants = from_book::wants(claim);
         let checked = from_book::acquire(claim, &wants, None, WaiterId(0), Secret::new([0; 16]));
@@ -220,8 +240,7 @@ impl Engine for ZookeeperEngine {
                 self.shared.options.limits.check_ttl(from_book::millis(ttl)).map_err(Error::Invalid)?;
             }
             let attempt = "renew a lease";
-            let written = self.shared.write_lease(attempt, lease, OwnerWrite::Renew(ttl));
-            self.answer_in_time(attempt, indeterminate, written).await
+            self.write_lease(attempt, lease, OwnerWrite::Renew(ttl)).await
         })
     }
 
@@ -229,15 +248,15 @@ impl Engine for ZookeeperEngine {
         Box::pin(async move {
             self.shared.options.limits.check_holder(holder).map_err(Error::Invalid)?;
             let attempt = "relabel a lease";
-            let written = self.shared.write_lease(attempt, lease, OwnerWrite::Relabel(holder));
-            self.answer_in_time(attempt, indeterminate, written).await.map(drop)
+            self.write_lease(attempt, lease, OwnerWrite::Relabel(holder.to_owned())).await.map(drop)
         })
     }
 
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
             let attempt = "release a lease";
-            self.answer_in_time(attempt, indeterminate, self.shared.release_lease(attempt, lease)).await
+            let (shared, lease) = (self.shared.clone(), lease.clone());
+            self.detached(attempt, async move { shared.release_lease(attempt, &lease).await }).await
         })
     }
 

@@ -12,21 +12,20 @@ use crate::engine::from_book::millis;
 use crate::engine::{LeaseId, Renewal};
 use crate::error::{Error, Refusal};
 
-use super::failure::{failed_write, indeterminate, is_lost, no_effect};
+use super::failure::{failed_write, indeterminate, is_lost, no_effect, unavailable};
 use super::lease_table::{LeaseNodes, MindedLease};
 use super::node_set::{NodeChange, delete_nodes, write_nodes};
 use super::record::{NodeRecord, NodeState, boot_text};
-use super::shared::ZookeeperShared;
+use super::shared::{CONNECT_WAIT, ZookeeperShared};
 
 /// How long a change whose reply was lost is looked for and tried again.
 const RETRY_FOR: Duration = Duration::from_secs(4);
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// What is to be written.
-#[derive(Clone, Copy)]
-pub(super) enum OwnerWrite<'a> {
+pub(super) enum OwnerWrite {
     Renew(Option<Duration>),
-    Relabel(&'a str),
+    Relabel(String),
 }
 
 impl ZookeeperShared {
@@ -48,15 +47,18 @@ impl ZookeeperShared {
         self.locate(attempt, &named).await
     }
 
-    pub async fn write_lease(&self, attempt: &str, id: &LeaseId, what: OwnerWrite<'_>) -> Result<Renewal, Error> {
+    pub async fn write_lease(&self, attempt: &str, id: &LeaseId, what: &OwnerWrite) -> Result<Renewal, Error> {
         let lease = self.find_lease(attempt, id).await?;
         let mut nodes = lease.nodes.lock().await;
         let by = self.now().plus(RETRY_FOR);
         // A write of this call whose reply was lost.
         let mut wrote: Option<(NodeRecord, Time)> = None;
         loop {
-            let client = self.client(attempt, &lease.first).await;
-            let client = client.map_err(|error| if wrote.is_some() { unknown(attempt) } else { error })?;
+            let client = self.owner_client(attempt, &lease, &mut nodes).await;
+            let client = client.map_err(|error| match error {
+                Error::Unavailable { .. } if wrote.is_some() => unknown(attempt),
+                error => error,
+            })?;
             self.check_live(attempt, &client, &lease, &mut nodes).await?;
             let sent = self.now();
             let record = self.next_record(&nodes, &lease, what, sent);
@@ -90,6 +92,26 @@ impl ZookeeperShared {
         }
     }
 
+    /// The session to write by. A session lease is renewed by its own session: what that one wrote proves that it lives.
+    async fn owner_client(
+        &self,
+        attempt: &str,
+        lease: &Arc<MindedLease>,
+        nodes: &mut LeaseNodes,
+    ) -> Result<Client, Error> {
+        let Some(session) = nodes.session.filter(|_| !nodes.over && self.table.get(&lease.public).is_some()) else {
+            return self.client(attempt, &lease.first).await;
+        };
+        match self.pool.owner_by(session, self.now().plus(CONNECT_WAIT)).await {
+            Ok(Some(client)) => Ok(client),
+            Ok(None) => {
+                self.note_end(lease, nodes, HowEnded::Stale);
+                Err(Refusal::Stale.into())
+            }
+            Err(source) => Err(unavailable(attempt, source)),
+        }
+    }
+
     /// Whether the lease may still be changed by its owner.
     async fn check_live(
         &self,
@@ -118,14 +140,14 @@ impl ZookeeperShared {
         Ok(())
     }
 
-    fn next_record(&self, nodes: &LeaseNodes, lease: &MindedLease, what: OwnerWrite<'_>, sent: Time) -> NodeRecord {
+    fn next_record(&self, nodes: &LeaseNodes, lease: &MindedLease, what: &OwnerWrite, sent: Time) -> NodeRecord {
         let mut record = nodes.record.clone();
         record.token = Some(lease.token.get());
         if record.state == NodeState::Try {
             record.state = NodeState::Held;
         }
         match what {
-            OwnerWrite::Relabel(holder) => record.holder = holder.to_owned(),
+            OwnerWrite::Relabel(holder) => record.holder.clone_from(holder),
             OwnerWrite::Renew(ttl) => {
                 record.ttl = ttl.map_or(record.ttl, millis);
                 let end = sent.plus(record.ttl());

@@ -155,6 +155,18 @@ impl SessionPool {
         }
     }
 
+    /// This session, as soon as it is connected. None in it: it is over.
+    pub async fn owner_by(&self, session: i64, by: Time) -> Result<Option<Client>, BoxError> {
+        let owner = (0..SESSIONS)
+            .find_map(|slot| self.lock(slot).as_ref().filter(|client| client.session_id().0 == session).cloned());
+        let Some(owner) = owner else { return Ok(None) };
+        match settled(&owner, &*self.options.clock, by).await {
+            SessionState::SyncConnected => Ok(Some(owner)),
+            state if state.is_terminated() => Ok(None),
+            _ => Err("no server of the ensemble answers".into()),
+        }
+    }
+
     /// Told of every change of any session.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

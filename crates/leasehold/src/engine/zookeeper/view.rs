@@ -258,7 +258,8 @@ impl ZookeeperShared {
                 continue;
             }
             let counts = !matches!(seen.role, NodeRole::Closed);
-            let happened = self.revoke_node(&client, name, seen).await.map_err(|error| failed_write(&attempt, error))?;
+            let happened =
+                self.revoke_node(&client, name, seen).await.map_err(|error| failed_write(&attempt, error))?;
             ended += usize::from(happened && counts);
         }
         Ok(ended)

@@ -23,11 +23,15 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use zookeeper_client::{self as zk, Client, OneshotWatcher};
 
-use super::node_name::{NodeKey, Obstacle, QueueNode, contenders, has_turn, obstacle, position};
+use crate::clock::until;
+
+use super::node_name::{NodeKey, Obstacle, QueueNode, blind_client, contenders, has_turn, obstacle, position};
 use super::shared::{ZookeeperShared, or_empty};
 
 /// How long after a failed read it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// How long the others wait for one that is about to become a holder, before they look all the same.
+const MAX_MOVE: Duration = Duration::from_millis(500);
 /// How long a task waits for a connected session before it asks again who waits.
 const SESSION_WAIT: Duration = Duration::from_secs(1);
 
@@ -38,6 +42,8 @@ pub(super) enum QueueNews {
     Turn,
     /// Its node is not there any more.
     Lost,
+    /// A client is in the directory that does not see our nodes: the sentence says which.
+    Blind(&'static str),
 }
 
 /// See the module.
@@ -49,6 +55,8 @@ pub(super) struct WaitQueues {
 struct QueueEntry {
     /// In order of their numbers.
     waiters: Vec<QueuedWaiter>,
+    /// Those who have their turn, and are about to become holders: their nodes change their names in a moment.
+    moving: Vec<NodeKey>,
     /// The first waiter is another one.
     changed: Arc<Notify>,
 }
@@ -57,7 +65,16 @@ struct QueueEntry {
 struct QueuedWaiter {
     key: NodeKey,
     number: i32,
+    /// It waits for this resource only, so that its turn is a grant.
+    alone: bool,
     to: UnboundedSender<QueueNews>,
+}
+
+/// Who waits for a resource here.
+struct QueueView {
+    waiters: Vec<QueuedWaiter>,
+    is_moving: bool,
+    changed: Arc<Notify>,
 }
 
 /// How a look ended.
@@ -79,9 +96,11 @@ impl WaitQueues {
     fn add(&self, name: &str, waiter: QueuedWaiter) -> bool {
         let mut all = self.lock();
         let is_new = !all.contains_key(name);
-        let entry = all
-            .entry(name.to_owned())
-            .or_insert_with(|| QueueEntry { waiters: Vec::new(), changed: Arc::new(Notify::new()) });
+        let entry = all.entry(name.to_owned()).or_insert_with(|| QueueEntry {
+            waiters: Vec::new(),
+            moving: Vec::new(),
+            changed: Arc::new(Notify::new()),
+        });
         let at = entry.waiters.partition_point(|other| other.number.wrapping_sub(waiter.number) < 0);
         entry.waiters.insert(at, waiter);
         if at == 0 {
@@ -90,25 +109,40 @@ impl WaitQueues {
         is_new
     }
 
-    /// The waiter leaves, or was told.
+    /// The waiter leaves, or is a holder now.
     fn remove(&self, name: &str, key: &NodeKey) {
         if let Some(entry) = self.lock().get_mut(name) {
             let first = entry.waiters.first().is_some_and(|waiter| waiter.key == *key);
+            let was_moving = entry.moving.contains(key);
             entry.waiters.retain(|waiter| waiter.key != *key);
-            if first {
+            entry.moving.retain(|moving| moving != key);
+            if first || (was_moving && entry.moving.is_empty()) {
                 entry.changed.notify_one();
             }
         }
     }
 
-    fn waiters(&self, name: &str) -> Option<(Vec<QueuedWaiter>, Arc<Notify>)> {
+    /// The waiter was told of its turn.
+    fn note_told(&self, name: &str, waiter: &QueuedWaiter) {
+        if let Some(entry) = self.lock().get_mut(name) {
+            let before = entry.waiters.len();
+            entry.waiters.retain(|other| other.key != waiter.key);
+            // One that left meanwhile moves nowhere.
+            if waiter.alone && entry.waiters.len() < before {
+                entry.moving.push(waiter.key.clone());
+            }
+        }
+    }
+
+    fn view(&self, name: &str) -> Option<QueueView> {
         let mut all = self.lock();
         let entry = all.get(name)?;
         if entry.waiters.is_empty() {
             all.remove(name);
             return None;
         }
-        Some((entry.waiters.clone(), entry.changed.clone()))
+        let is_moving = !entry.moving.is_empty();
+        Some(QueueView { waiters: entry.waiters.clone(), is_moving, changed: entry.changed.clone() })
     }
 }
 
@@ -130,7 +164,7 @@ impl QueuePlaces {
         let names = places.iter().map(|(name, _)| name.clone()).collect();
         let entered = Self { shared: shared.clone(), names, key: key.clone() };
         for (name, number) in places {
-            let waiter = QueuedWaiter { key: key.clone(), number: *number, to: to.clone() };
+            let waiter = QueuedWaiter { key: key.clone(), number: *number, alone: places.len() == 1, to: to.clone() };
             if shared.queues.add(name, waiter) {
                 shared.runtime.spawn(look_after(shared.clone(), name.clone()));
             }
@@ -152,9 +186,16 @@ async fn look_after(shared: Arc<ZookeeperShared>, name: String) {
     let mut sessions = shared.pool.changes();
     let slot = shared.slot(&name);
     loop {
-        let Some((_, changed)) = shared.queues.waiters(&name) else { return };
+        let Some(QueueView { is_moving, changed, .. }) = shared.queues.view(&name) else { return };
         sessions.mark_unchanged();
         let clock = shared.options.clock.clone();
+        if is_moving {
+            // A look now would set a watch on a node that is about to go.
+            let moved = clock.now().plus(MAX_MOVE);
+            if until(&*clock, moved, changed.notified()).await.is_some() {
+                continue;
+            }
+        }
         let Ok(client) = shared.pool.connected_by(slot, clock.now().plus(SESSION_WAIT)).await else {
             if shared.closed.is_cancelled() {
                 clock.sleep_until(clock.now().plus(RETRY_AFTER)).await;
@@ -184,12 +225,14 @@ async fn look_after(shared: Arc<ZookeeperShared>, name: String) {
 async fn look(shared: &ZookeeperShared, client: &Client, name: &str) -> Result<LookResult, zk::Error> {
     let directory = shared.paths.directory(name);
     let mut queue = contenders(&or_empty(client.list_children(&directory).await)?);
-    let Some((waiters, _)) = shared.queues.waiters(name) else { return Ok(LookResult::Nobody) };
+    let Some(QueueView { waiters, .. }) = shared.queues.view(name) else { return Ok(LookResult::Nobody) };
     if waiters.iter().any(|waiter| position(&queue, &waiter.key).is_none()) {
         // This session may be behind the one that made the node.
         queue = shared.fresh_queue(client, name).await?;
     }
-    let Some(first) = tell_turns(shared, name, &waiters, &queue) else { return Ok(LookResult::Again) };
+    let (told, first) = tell_turns(shared, name, &waiters, &queue);
+    // Whoever was told changes the names of its nodes in a moment: a watch on them would fire for nothing.
+    let Some(first) = first.filter(|_| !told) else { return Ok(LookResult::Again) };
     let watcher = match obstacle(&queue, first) {
         Obstacle::Node(node) => match client.get_and_watch_data(&format!("{directory}/{node}")).await {
             Ok((_, _, watcher)) => watcher,
@@ -207,17 +250,25 @@ async fn look(shared: &ZookeeperShared, client: &Client, name: &str) -> Result<L
     Ok(LookResult::Watch(watcher))
 }
 
-/// Tells those who have their turn, or have lost their node. The place of the first who has to wait on.
-fn tell_turns(shared: &ZookeeperShared, name: &str, waiters: &[QueuedWaiter], queue: &[QueueNode]) -> Option<usize> {
-    for waiter in waiters {
+/// Tells those who have their turn, or have lost their node: whether there was one, and the place of the first who has
+/// to wait on.
+fn tell_turns(
+    shared: &ZookeeperShared,
+    name: &str,
+    waiters: &[QueuedWaiter],
+    queue: &[QueueNode],
+) -> (bool, Option<usize>) {
+    for (told, waiter) in waiters.iter().enumerate() {
         let news = match position(queue, &waiter.key) {
-            Some(at) if has_turn(queue, at) => QueueNews::Turn,
-            Some(at) => return Some(at),
+            Some(at) if has_turn(queue, at) => {
+                blind_client(queue, shared.options.layout).map_or(QueueNews::Turn, QueueNews::Blind)
+            }
+            Some(at) => return (told > 0, Some(at)),
             None => QueueNews::Lost,
         };
+        shared.queues.note_told(name, waiter);
         // A waiter that is gone has left the queue itself.
         let _ = waiter.to.send(news);
-        shared.queues.remove(name, &waiter.key);
     }
-    None
+    (true, None)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::Token;
 
-use super::outcome::ObservedOutcome;
+use super::outcome::{NamedTokens, ObservedOutcome};
 use super::parse::{ScenarioAction, ScenarioClaim, ScenarioLine};
 use super::stretch::TimeStretch;
 use crate::clock::{Clock as _, SystemClock};
@@ -33,7 +33,7 @@ pub(super) struct Participants {
     pub stretch: TimeStretch,
     registers: HashMap<String, Register<()>>,
     /// Tokens by the names the script gave them.
-    tokens: HashMap<String, Token>,
+    tokens: NamedTokens,
     by_token: HashMap<Token, LeaseId>,
     /// The lease that a person last got on a resource.
     last: HashMap<(String, String), LeaseId>,
@@ -61,7 +61,9 @@ impl Participants {
 
     /// Compares what came of a line with what the script says.
     pub fn check(&mut self, line: &ScenarioLine, seen: &ObservedOutcome) -> Result<(), String> {
-        line.expected.check(seen, &mut self.tokens, self.stretch)
+        let let_in_at = line.act.is_none().then_some(line.at);
+        let seen = seen.clone().let_in_at(let_in_at);
+        line.expected.check(&seen, &mut self.tokens, self.stretch)
     }
 
     /// A script says how every waiting acquire ends.
@@ -201,7 +203,7 @@ impl Participants {
     }
 
     fn token(&self, name: &str) -> Result<Token, String> {
-        self.tokens.get(name).copied().ok_or_else(|| format!("no token is called {name} yet"))
+        self.tokens.get(name).map(|(token, _)| *token).ok_or_else(|| format!("no token is called {name} yet"))
     }
 }
 

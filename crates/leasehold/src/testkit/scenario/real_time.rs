@@ -168,6 +168,7 @@ mod tests {
         let pace = RealTimePace {
             second: Duration::from_secs(1),
             tolerance: Duration::from_millis(400),
+            any_order_together: false,
             longest: Duration::MAX,
         };
         let (_, lines) = super::super::parse::script(text).expect("a script");
@@ -191,7 +192,12 @@ mod tests {
     fn a_script_without_room_is_refused() {
         let text = "at 0s ada acquire a ttl=1s -> granted\nat 999ms bob inspect a -> held\n";
         let (_, lines) = super::super::parse::script(text).expect("a script");
-        let pace = |tolerance| RealTimePace { second: Duration::from_secs(1), tolerance, longest: Duration::MAX };
+        let pace = |tolerance| RealTimePace {
+            second: Duration::from_secs(1),
+            tolerance,
+            any_order_together: false,
+            longest: Duration::MAX,
+        };
         assert!(schedule(&lines, pace(Duration::from_millis(400))).is_ok());
         assert!(schedule(&lines, pace(Duration::from_millis(900))).is_err());
     }
