@@ -24,7 +24,7 @@ fn seat(who: &str) -> Claim {
 async fn a_dead_cluster_is_unavailable_soon() {
     let began = Instant::now();
     let dead = format!("etcd://127.0.0.1:{},127.0.0.1:{}", free_port(), free_port());
-    let error = try_open(&dead).await.err().expect("nobody is there");
+    let error = try_open(&dead).await.expect_err("nobody is there");
     assert!(matches!(error, Error::Unavailable { engine: "etcd", .. }), "{error:?}");
     assert!(error.to_string().contains("open etcd://127.0.0.1"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
@@ -32,7 +32,7 @@ async fn a_dead_cluster_is_unavailable_soon() {
     let proxy = Proxy::start(cluster.client_ports()[0]);
     proxy.black_hole(true);
     let began = Instant::now();
-    let error = try_open(&format!("etcd://127.0.0.1:{}", proxy.port())).await.err().expect("it is silent");
+    let error = try_open(&format!("etcd://127.0.0.1:{}", proxy.port())).await.expect_err("it is silent");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
 }
@@ -128,7 +128,7 @@ async fn tls_shows_and_demands_certificates() {
     let engine = try_open(&url).await.expect("it opens over TLS");
     engine.acquire(seat("ada")).await.expect("granted");
     for url in [format!("{}?ca={ca}", cluster.url()), cluster.url(), cluster.url().replace("etcds", "etcd")] {
-        let error = try_open(&url).await.err().expect("certificates are missing");
+        let error = try_open(&url).await.expect_err("certificates are missing");
         assert!(matches!(error, Error::Unavailable { .. }), "{url}: {error:?}");
     }
     let missing = try_open(&format!("{}?ca=/no/such/file", cluster.url())).await.err().unwrap();
