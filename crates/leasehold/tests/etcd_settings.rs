@@ -24,7 +24,7 @@ fn seat(who: &str) -> Claim {
 async fn a_dead_cluster_is_unavailable_soon() {
     let began = Instant::now();
     let dead = format!("etcd://127.0.0.1:{},127.0.0.1:{}", free_port(), free_port());
-    let error = try_open(&dead).await.err().expect("nobody is there");
+    let error = try_open(&dead).await.expect_err("nobody is there");
     assert!(matches!(error, Error::Unavailable { engine: "etcd", .. }), "{error:?}");
     assert!(error.to_string().contains("open etcd://127.0.0.1"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
@@ -32,7 +32,7 @@ async fn a_dead_cluster_is_unavailable_soon() {
     let proxy = Proxy::start(cluster.client_ports()[0]);
     proxy.black_hole(true);
     let began = Instant::now();
-    let error = try_open(&format!("etcd://127.0.0.1:{}", proxy.port())).await.err().expect("it is silent");
+    let error = try_open(&format!("etcd://127.0.0.1:{}", proxy.port())).await.expect_err("it is silent");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
 }
@@ -128,7 +128,7 @@ async fn tls_shows_and_demands_certificates() {
     let engine = try_open(&url).await.expect("it opens over TLS");
     engine.acquire(seat("ada")).await.expect("granted");
     for url in [format!("{}?ca={ca}", cluster.url()), cluster.url(), cluster.url().replace("etcds", "etcd")] {
-        let error = try_open(&url).await.err().expect("certificates are missing");
+        let error = try_open(&url).await.expect_err("certificates are missing");
         assert!(matches!(error, Error::Unavailable { .. }), "{url}: {error:?}");
     }
     let missing = try_open(&format!("{}?ca=/no/such/file", cluster.url())).await.err().unwrap();
@@ -161,7 +161,8 @@ async fn an_examination_finds_what_an_operator_should_know() {
     let engine = try_open(&url).await.unwrap();
     let grant = engine.acquire(seat("ada")).await.unwrap();
     let lease = cluster.etcdctl(&["lease", "grant", "60"]);
-    let lease = lease.split_whitespace().nth(1).unwrap().to_owned();
+    // etcdctl pads the number, keys do not.
+    let lease = lease.split_whitespace().nth(1).unwrap().trim_start_matches('0').to_owned();
     cluster.etcdctl(&["put", &format!("their-lock/{lease}"), "", &format!("--lease={lease}")]);
     let findings = engine.examine().await.expect("it can be examined");
     let found = |setting: &str| findings.iter().find(|finding| finding.setting == setting);
@@ -187,7 +188,8 @@ async fn other_clients_are_excluded_shown_and_revoked() {
     let cluster = EtcdCluster::start(1);
     let engine = try_open(&cluster.url()).await.unwrap();
     let lease = cluster.etcdctl(&["lease", "grant", "60"]);
-    let lease = lease.split_whitespace().nth(1).unwrap().to_owned();
+    // etcdctl pads the number, keys do not.
+    let lease = lease.split_whitespace().nth(1).unwrap().trim_start_matches('0').to_owned();
     cluster.etcdctl(&["put", &format!("seat/{lease}"), "node-7", &format!("--lease={lease}")]);
     let Err(Error::Refused(Refusal::Held { holder, remaining, .. })) = engine.acquire(seat("ada")).await else {
         panic!("another client holds it")
@@ -201,7 +203,11 @@ async fn other_clients_are_excluded_shown_and_revoked() {
     let deep = Claim::new(vec![Want::exclusive("row")], Duration::from_secs(30), "ada");
     engine.acquire(deep).await.expect("a deeper name is another name");
     assert_eq!(engine.revoke("seat", "a burst pipe").await.unwrap(), 1);
-    engine.acquire(seat("ada")).await.expect("it is free");
-    let waits = cluster.etcdctl_command(&["lock", "seat", "--command-timeout=700ms", "true"]).output().unwrap();
-    assert!(!waits.status.success(), "etcdctl waits for ours");
+    let ada = engine.acquire(seat("ada")).await.expect("it is free");
+    let mut waits = cluster.etcdctl_command(&["lock", "seat", "true"]).spawn().unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(engine.inspect("seat").await.unwrap().unwrap().queue_len, 1, "etcdctl is in the queue");
+    assert!(waits.try_wait().unwrap().is_none(), "etcdctl waits for ours");
+    engine.release(&ada.lease_id).await.expect("released");
+    assert!(waits.wait().unwrap().success(), "and is served then");
 }
