@@ -218,6 +218,11 @@ impl ZookeeperAcquireTask {
                 }
             }
             PlaceResult::Unknown => match self.find_again(client, sent).await {
+                Ok(Some((place, _))) if self.shared.now() >= place.sent.plus(self.claim.ttl) => {
+                    // Found again too late: what was granted is over.
+                    self.remove_place(place).await;
+                    AcquireStep::Again
+                }
                 Ok(Some((place, queues))) => self.decide(place, queues).await,
                 Ok(None) => AcquireStep::Again,
                 Err(error) => AcquireStep::Done(Some(Err(error))),
@@ -309,11 +314,6 @@ impl ZookeeperAcquireTask {
             return AcquireStep::Done(Some(Err(Refusal::QueueFull { resource }.into())));
         }
         match blocked {
-            None if self.shared.now() >= place.sent.plus(self.claim.ttl) => {
-                // Found again too late: what was granted is over.
-                self.remove_place(place).await;
-                AcquireStep::Again
-            }
             None if place.step != NodeStep::Waiting => AcquireStep::Done(Some(self.grant(place))),
             None => self.wait(place).await,
             Some(at) if !self.waits() => {
