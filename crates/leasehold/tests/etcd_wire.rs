@@ -83,7 +83,9 @@ async fn refusals_are_reads() {
     let (holder, engine) = (open(&cluster.url()).await, open(&cluster.url()).await);
     holder.acquire(claim("seat")).await.expect("it is free");
     let refuse = async || match engine.acquire(claim("seat")).await {
-        Err(Error::Refused(Refusal::Held { holder, queue_len, .. })) => assert_eq!((holder.as_deref(), queue_len), (Some("ada"), 0)),
+        Err(Error::Refused(Refusal::Held { holder, queue_len, .. })) => {
+            assert_eq!((holder.as_deref(), queue_len), (Some("ada"), 0))
+        }
         other => panic!("{other:?}"),
     };
     refuse().await;

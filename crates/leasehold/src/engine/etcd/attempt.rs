@@ -26,7 +26,7 @@ use super::keys::KeyLayout;
 use super::messages::{StoredKey, TxnCall, TxnReply};
 use super::own_leases::OwnLease;
 use super::plan::{LeasePlan, PutLease};
-use super::session::{EtcdSession, MARGIN};
+use super::session::{EtcdSession, with_margin};
 use super::shared::EtcdShared;
 use super::values::{ContenderState, ContenderValue, RequestValue, layout_version};
 use crate::clock::Clock as _;
@@ -165,11 +165,25 @@ impl EtcdAttempt {
             Ok(terms) => terms,
             Err(failure) => return self.failed(failure),
         };
-        if busy && !waits {
-            return self.line_up(tried, &terms, shared.clock.now().plus(BRIEF_WAIT)).await;
+        let outcome = self.begin_with(tried, &terms, busy, known.is_some()).await;
+        if !matches!(outcome, TryOutcome::Done(Ok(_))) {
+            tried.session.buckets.give_back(terms.bucket, tried.plan.wants.len());
+            if let Some((_, bucket, _)) = &terms.request {
+                tried.session.buckets.give_back(*bucket, 1);
+            }
         }
-        if waits && known.is_some() {
-            return self.line_up(tried, &terms, patience).await;
+        outcome
+    }
+
+    async fn begin_with(&self, tried: &AttemptTry, terms: &HeldTerms, busy: bool, is_held: bool) -> TryOutcome {
+        let shared = &self.shared;
+        let patience = self.callers.patience();
+        let waits = patience > shared.clock.now();
+        if busy && !waits {
+            return self.line_up(tried, terms, shared.clock.now().plus(BRIEF_WAIT)).await;
+        }
+        if waits && is_held {
+            return self.line_up(tried, terms, patience).await;
         }
         let (layout, marker) = (&shared.layout, &tried.session.marker);
         if waits {
@@ -177,13 +191,13 @@ impl EtcdAttempt {
             let lined_up =
                 PutLease { value: &waiting, lease: tried.session.lease, request: self.waiting_request(tried) };
             if let Some(txn) = tried.plan.acquire_or_line_up(layout, marker, &terms.put(), &lined_up) {
-                return self.try_or_line_up(tried, &terms, txn, patience).await;
+                return self.try_or_line_up(tried, terms, txn, patience).await;
             }
         }
         let txn = tried.plan.acquire_or_look(layout, marker, &terms.put());
         // Too many conditions: the queues are read first, and the transaction demands that nobody came since.
         let txn = txn.unwrap_or_else(|| TxnCall { success: tried.plan.look(layout, marker), ..TxnCall::default() });
-        self.try_at_once(tried, &terms, txn, waits.then_some(patience)).await
+        self.try_at_once(tried, terms, txn, waits.then_some(patience)).await
     }
 
     /// Tries, or takes a place, in one transaction.
@@ -262,7 +276,7 @@ impl EtcdAttempt {
         let (shared, claim, session) = (&self.shared, &self.claim, &tried.session);
         let life = claim.max_hold.map_or(claim.ttl, |cap| claim.ttl.min(cap));
         let keys = claim.wants.len();
-        let bucket = session.take_bucket(shared, life + claim.delay + MARGIN, keys).await?;
+        let bucket = session.take_bucket(shared, with_margin(life + claim.delay), keys).await?;
         let cap_bucket = match claim.max_hold {
             None => None,
             Some(cap) => Some((cap, session.take_bucket(shared, cap, 0).await?)),
@@ -271,7 +285,7 @@ impl EtcdAttempt {
         let request = match &tried.request {
             None => None,
             Some(value) => {
-                let bucket = session.take_bucket(shared, life + memory + MARGIN, 1).await?;
+                let bucket = session.take_bucket(shared, with_margin(life + memory), 1).await?;
                 let value = RequestValue { state: ContenderState::Held, ..value.clone() };
                 Some((value, bucket.lease, bucket.end))
             }

@@ -284,7 +284,7 @@ impl EtcdAttempt {
             let cause = "etcd did not confirm that the queue was left";
             return TryOutcome::Done(Err(indeterminate(self.text(), cause)));
         };
-        let before = tried.plan.parts_before_left_queues();
+        let before = tried.plan.parts_before_left_queues(reply.succeeded);
         for (at, want) in tried.plan.wants.iter().enumerate() {
             let (kvs, count) = (reply.range(before + at), reply.count(before + at));
             let parsed = QueueLine::parse(&self.shared.layout, &want.name, kvs, count, reply.revision());

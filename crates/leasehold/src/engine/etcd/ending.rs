@@ -10,7 +10,7 @@ use super::messages::{TxnCall, TxnReply};
 use super::own_leases::OwnLease;
 use super::plan::{LeasePlan, closed_value, stored_wants};
 use super::queue_line::{QueueContender, grant_token};
-use super::session::MARGIN;
+use super::session::with_margin;
 use super::shared::{EtcdShared, draw_call_name};
 use super::values::{ContenderState, ContenderValue, EndedValue, StoredEnd, parse_first};
 use crate::clock::Clock as _;
@@ -56,7 +56,7 @@ impl EtcdShared {
         let closed = match delay.is_zero() || left.is_zero() {
             true => None,
             false => {
-                let bucket = session.take_bucket(self, left + MARGIN, plan.wants.len()).await?;
+                let bucket = session.take_bucket(self, with_margin(left), plan.wants.len()).await?;
                 let early = u64::try_from(bucket.end.since(until).as_millis()).unwrap_or(0);
                 Some((closed_value(value, token, early), bucket.lease))
             }
@@ -66,6 +66,10 @@ impl EtcdShared {
         let reply = self.end_txn(txn, &[memory.lease]).await?;
         self.forget_lease(plan, written);
         if !reply.succeeded {
+            // etcd itself may have ended it, with its bucket: then nothing else tells its owner.
+            if self.read_fate(plan, &reply)? == LeaseFate::Unknown {
+                self.ended.insert(plan.public, HowEnded::Stale);
+            }
             return Ok(false);
         }
         self.ended.insert(plan.public, HowEnded::Stale);

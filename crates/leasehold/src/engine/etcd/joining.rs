@@ -21,8 +21,6 @@ pub(super) struct AttemptCallers {
     waiting: Mutex<WaitingCallers>,
     /// Somebody joined: the patience may be longer.
     pub changed: Notify,
-    /// The acquire has its answer.
-    pub done: Notify,
 }
 
 #[derive(Default)]
@@ -96,7 +94,6 @@ impl AttemptCallers {
             };
             heard |= caller.send(copy).is_ok();
         }
-        self.done.notify_waiters();
         heard
     }
 }

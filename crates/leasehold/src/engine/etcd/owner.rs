@@ -17,7 +17,7 @@ use super::messages::{TxnCall, TxnReply};
 use super::own_leases::OwnLease;
 use super::plan::{LeasePlan, PutLease, stored_wants};
 use super::queue_line::{grant_token, minus};
-use super::session::{EtcdSession, MARGIN};
+use super::session::{EtcdSession, with_margin};
 use super::shared::{EtcdShared, draw_call_name};
 use super::values::{ContenderState, ContenderValue, EndedValue, RequestValue, StoredEnd};
 use crate::clock::Clock as _;
@@ -223,7 +223,7 @@ impl EtcdShared {
         value.ttl = crate::engine::from_book::millis(ttl);
         let within_cap = |now: Time| own.cap_at.map_or(ttl, |cap| ttl.min(cap.since(now)));
         let delay = Duration::from_millis(value.delay);
-        let taken = session.take_bucket(self, within_cap(now) + delay + MARGIN, own.plan.wants.len()).await?;
+        let taken = session.take_bucket(self, with_margin(within_cap(now) + delay), own.plan.wants.len()).await?;
         // Counted from here on: opening a bucket may have taken a while.
         let now = self.clock.now();
         let remaining = within_cap(now);
@@ -243,7 +243,7 @@ impl EtcdShared {
         if let Some((request, end)) = &mut changed.request
             && *end < deadline.plus(MEMORY)
         {
-            let bucket = session.take_bucket(self, remaining + MEMORY + MARGIN, 1).await?;
+            let bucket = session.take_bucket(self, with_margin(remaining + MEMORY), 1).await?;
             (request.state, request.token) = (ContenderState::Held, changed.value.token);
             *end = bucket.end;
             changed.request_bucket = Some(bucket.lease);

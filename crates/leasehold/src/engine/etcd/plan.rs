@@ -246,19 +246,21 @@ impl LeasePlan {
         TxnCall { compare, success: self.delete_keys(), failure: Vec::new() }
     }
 
-    /// Leaves the queues, and reads the first of each.
+    /// Leaves the queues, and reads the first of each. One that is sent again has no second effect: the same request may
+    /// wait anew by then.
     pub fn leave(&self, layout: &KeyLayout) -> TxnCall {
+        let looks = self.names().map(|name| TxnPart::range(RangeCall::by_arrival(layout.queue(name), FEW)));
+        let looks: Vec<TxnPart> = looks.collect();
         let mut success = self.delete_keys();
         success.extend(self.request.clone().map(TxnPart::delete));
         let room = MAX_PARTS.saturating_sub(success.len());
-        let looks = self.names().map(|name| TxnPart::range(RangeCall::by_arrival(layout.queue(name), FEW)));
-        success.extend(looks.take(room));
-        TxnCall { success, ..TxnCall::default() }
+        success.extend(looks.iter().take(room).cloned());
+        TxnCall { compare: vec![TxnCondition::exists(self.first().key.clone())], success, failure: looks }
     }
 
-    /// How many parts of [`LeasePlan::leave`] come before the queues.
-    pub fn parts_before_left_queues(&self) -> usize {
-        self.wants.len() + usize::from(self.request.is_some())
+    /// How many parts of the reply to [`LeasePlan::leave`] come before the queues.
+    pub fn parts_before_left_queues(&self, left_now: bool) -> usize {
+        if left_now { self.wants.len() + usize::from(self.request.is_some()) } else { 0 }
     }
 
     /// Finds out what became of an acquire, and makes sure that nothing becomes of it later.

@@ -19,7 +19,7 @@ use crate::engine::{Mode, Token};
 /// The label of a holder that is another client of etcd.
 const FOREIGN: &str = "another etcd client";
 /// Contenders that are read of one queue when something is decided by it.
-const MAX_CONTENDERS: i64 = 20_000;
+const MAX_CONTENDERS: i64 = 100_000;
 /// The longest label of another client that is shown.
 const MAX_FOREIGN_LABEL: usize = 256;
 

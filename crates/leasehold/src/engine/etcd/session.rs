@@ -27,11 +27,18 @@ use crate::engine::consensus::lease_id::draw_bytes;
 const SESSION_TTL: Duration = Duration::from_secs(6);
 const KEEPALIVE_EVERY: Duration = Duration::from_millis(1500);
 /// How much longer a key lives than its lease needs: the longest freeze that the marker cannot show, and a little.
-pub(super) const MARGIN: Duration = Duration::from_secs(SESSION_TTL.as_secs() + 2);
+const MARGIN: Duration = Duration::from_secs(SESSION_TTL.as_secs() + 2);
+/// Clocks of two machines differ in rate by up to this part of a span; one may be fast and the other slow.
+const RATE_PART: u32 = 1000;
 /// How long a call waits for a new session.
 const SESSION_WAIT: Duration = Duration::from_millis(2500);
 /// Between two tries to open a session.
 const REOPEN_PAUSE: Duration = Duration::from_millis(300);
+
+/// How long a key must live for a lease that lives so long.
+pub(super) fn with_margin(life: Duration) -> Duration {
+    life + life / RATE_PART + MARGIN
+}
 
 /// One session. See the module.
 pub(super) struct EtcdSession {
