@@ -76,11 +76,14 @@ need_rust() {
 }
 
 # What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock, and the bench
-# drives a Redis and an etcd.
+# drives a Redis and an etcd. The package `zookeeper` would bring a desktop's Java: the library has the server too.
 need_test_tools() {
     local missing=()
     command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
     command -v etcd >/dev/null 2>&1 || missing+=(etcd-server)
+    command -v etcdctl >/dev/null 2>&1 || missing+=(etcd-client)
+    command -v java >/dev/null 2>&1 || missing+=(default-jre-headless)
+    [ -e /usr/share/java/zookeeper.jar ] || missing+=(libzookeeper-java)
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)

@@ -4,21 +4,26 @@
 //! A server that is not installed makes a test fail, with the name of the package: a test that is skipped in silence
 //! says nothing. The lab uses the functions whose names begin with `try_`: these return errors and do not panic.
 //!
+//! - [`etcd`]: etcd clusters of one member or several.
 //! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
 //! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
 //! - [`postgres`]: PostgreSQL, and its standbys.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 //! - [`redis`]: Redis servers.
 //! - [`redlock`]: several independent Redis servers.
+//! - [`zookeeper`]: ZooKeeper ensembles of one server or several.
 
 #![forbid(unsafe_code)]
 
+pub mod etcd;
 pub mod frozen_clock;
 pub mod pgbouncer;
 pub mod postgres;
+mod process;
 pub mod proxy;
 pub mod redis;
 pub mod redlock;
+pub mod zookeeper;
 
 use std::io;
 use std::net::TcpListener;

@@ -1,22 +1,17 @@
 //! A Redis server for a test: in its own directory, on a free port, removed with the test.
 //!
-//! It ends with the process that started it, however that ends: a shell waits for the end of a pipe. Without Redis on
-//! the machine the test fails. The functions `try_…` return an error instead: `leasehold lab` uses these.
+//! Without Redis on the machine the test fails. The functions `try_…` return an error instead: `leasehold lab` uses
+//! these.
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::unix::process::CommandExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::frozen_clock::FrozenClock;
-
-/// How long anything here may take.
-const START_DEADLINE: Duration = Duration::from_secs(20);
-const POLL_EVERY: Duration = Duration::from_millis(10);
+use crate::process::{ServerCommand, ServerProcess, make_dir, or_fail, root_of_tests, wait_until};
 
 /// The settings under which a lease is durable and fenced.
 pub const DURABLE: &[&str] = &["--appendonly yes", "--appendfsync always", "--aof-load-truncated no"];
@@ -28,14 +23,7 @@ pub struct RedisServer {
     port: u16,
     settings: Vec<String>,
     clock: Option<FrozenClock>,
-    running: Mutex<Option<RunningServer>>,
-}
-
-/// The shell that ends the server, and the server itself.
-#[derive(Debug)]
-struct RunningServer {
-    shell: Child,
-    pid: Pid,
+    running: Mutex<Option<ServerProcess>>,
 }
 
 impl RedisServer {
@@ -55,8 +43,7 @@ impl RedisServer {
     ///
     /// If there is no Redis, or it does not start.
     pub fn try_start(root: &Path, settings: &[&str], clock: Option<FrozenClock>) -> io::Result<Self> {
-        let dir = root.join(format!("leasehold-redis-{:016x}", crate::random_number()?));
-        std::fs::create_dir(&dir)?;
+        let dir = make_dir(root, "redis")?;
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut server = Self { dir, port: crate::try_free_port()?, settings, clock, running: Mutex::default() };
         // Another test may take the port between the look and the start.
@@ -108,22 +95,16 @@ impl RedisServer {
 
     /// Waits until the server answers; false if it ended instead.
     fn is_started(&self) -> bool {
-        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
-            if self.answers() {
-                return true;
-            }
+        let ended = || {
             let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-            if log.contains("Could not create server TCP listening socket") || log.contains("not found") {
-                return false;
-            }
-            pause(POLL_EVERY);
-        }
-        false
+            log.contains("Could not create server TCP listening socket") || log.contains("not found")
+        };
+        wait_until(|| self.answers() || ended()) && self.answers()
     }
 
     /// Whether it is our server that answers on the port.
     fn answers(&self) -> bool {
-        let pid = self.running.lock().expect("nobody panics with it").as_ref().map(|running| running.pid);
+        let pid = self.running.lock().expect("nobody panics with it").as_ref().map(ServerProcess::pid);
         let ours = pid.map(|pid| format!("process_id:{}\r", pid.as_raw_nonzero()));
         ours.is_some_and(|ours| self.try_command(&["INFO", "server"]).is_ok_and(|text| text.contains(&ours)))
     }
@@ -157,41 +138,28 @@ impl RedisServer {
     }
 
     fn try_spawn(&self) -> io::Result<()> {
-        let (dir, port) = (self.dir.display(), self.port);
-        let settings = self.settings.join(" ");
-        // The pipe says "stop", or ends because we did: then nobody else tidies up.
-        let script = format!(
-            "redis-server --port {port} --bind 127.0.0.1 --dir {dir} --save '' --appendonly no --daemonize no {settings} \
-             > {dir}/log 2>&1 < /dev/null & pid=$!; echo $pid; read word; kill -KILL $pid 2> /dev/null; wait $pid 2> /dev/null; \
-             test -n \"$word\" || rm -rf {dir}"
-        );
-        let mut shell = Command::new("/bin/sh");
-        if let Some(clock) = &self.clock {
-            shell.env("LD_PRELOAD", clock.library()).env("FROZEN_CLOCK", clock.file());
-        }
-        let mut shell = shell
-            .args(["-c", &script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Ctrl-C is for whoever started us: this shell still has to tidy up.
-            .process_group(0)
-            .spawn()?;
-        let mut line = String::new();
-        if let Some(stdout) = shell.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        let pid = line.trim().parse().ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("the shell that starts Redis did not tell its process"))?;
-        *self.running.lock().expect("nobody panics with it") = Some(RunningServer { shell, pid });
+        let (dir, port) = (self.dir.display().to_string(), self.port.to_string());
+        let words = ["redis-server", "--port", &port, "--bind", "127.0.0.1", "--dir", &dir, "--save", ""];
+        let words = words.into_iter().chain(["--appendonly", "no", "--daemonize", "no"]);
+        let settings = self.settings.iter().flat_map(|setting| setting.split_whitespace());
+        let clock =
+            self.clock.iter().flat_map(|clock| [("LD_PRELOAD", clock.library()), ("FROZEN_CLOCK", clock.file())]);
+        let command = ServerCommand {
+            words: words.chain(settings).map(str::to_owned).collect(),
+            variables: clock.collect(),
+            log: &self.dir.join("log"),
+            dir: &self.dir,
+        };
+        *self.running.lock().expect("nobody panics with it") = Some(ServerProcess::spawn(&command)?);
         Ok(())
     }
 
     /// Ends the server as `kill -9` does.
     pub fn kill(&self) {
-        let Some(mut running) = self.running.lock().expect("nobody panics with it").take() else { return };
-        let _ = kill_process(running.pid, Signal::KILL);
-        let _ = running.shell.stdin.take().map(|mut pipe| pipe.write_all(b"stop\n"));
-        let _ = running.shell.wait();
+        let running = self.running.lock().expect("nobody panics with it").take();
+        if let Some(running) = running {
+            running.kill();
+        }
     }
 
     /// Ends the server and starts it again on what it left.
@@ -216,7 +184,7 @@ impl RedisServer {
 
     fn signal(&self, signal: Signal) {
         if let Some(running) = &*self.running.lock().expect("nobody panics with it") {
-            kill_process(running.pid, signal).expect("the server runs");
+            running.signal(signal);
         }
     }
 
@@ -264,35 +232,13 @@ impl RedisServer {
     }
 
     fn wait(&self, what: &str, done: impl Fn() -> bool) -> io::Result<()> {
-        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
-            if done() {
-                return Ok(());
-            }
-            pause(POLL_EVERY);
-        }
-        Err(self.failure(what))
+        if wait_until(done) { Ok(()) } else { Err(self.failure(what)) }
     }
 
     fn failure(&self, what: &str) -> io::Error {
         let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         io::Error::other(format!("Redis did not {what}: {log}"))
     }
-}
-
-/// In memory where there is such a place: a process that is killed leaves its files there too.
-fn root_of_tests() -> PathBuf {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
-}
-
-/// A test cannot go on without its server.
-fn or_fail<T>(done: io::Result<T>) -> T {
-    done.unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn pause(span: Duration) {
-    #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
-    std::thread::sleep(span);
 }
 
 impl Drop for RedisServer {

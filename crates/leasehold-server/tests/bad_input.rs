@@ -81,7 +81,6 @@ fn an_unreadable_command_line_is_bad_usage() {
 fn engines_of_other_versions_say_what_to_type() {
     let table = [
         ("carrier-pigeon://coop", 2),
-        ("etcd://a,b,c", 2),
         ("leasehold://ada:hunter2@h", 2),
         ("leasehold://", 2),
         ("embedded:", 2),

@@ -139,7 +139,7 @@ fn wrong_combinations_are_refused_in_one_sentence() {
         (&["--url", here, "--dir", "."], "--dir"),
         (&["--url", server, "--idle", "8", "--pid", "1", "--dir", "."], "--dir"),
         (&["--url", "leasehold://"], "host:port"),
-        (&["--url", "etcd://a,b,c"], "cannot drive"),
+        (&["--url", "mysql://a,b,c"], "cannot drive"),
         (&["--url", "bare+redlock://a,b,c"], "cannot drive"),
         (&["--url", "there"], "scheme"),
     ];

@@ -179,11 +179,12 @@ fn engines_shows_the_promises_of_this_build() {
     let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).expect("a row")).collect();
     assert_eq!(
         rows.iter().map(|row| text(row, "engine")).collect::<Vec<_>>(),
-        ["embedded", "remote", "redis", "redlock", "postgres"]
+        ["embedded", "remote", "redis", "redlock", "postgres", "etcd", "zookeeper"]
     );
     for promise in ["durable", "fencing", "fair", "never_early", "outlives_process"] {
         assert!(rows[..2].iter().all(|row| row[promise] == true), "{promise}");
-        assert!(rows[2..].iter().all(|row| row["never_early"] == false), "they live by a wall clock");
+        assert!(rows[2..5].iter().all(|row| row["never_early"] == false), "they live by a wall clock");
+        assert!(rows[5..].iter().all(|row| row[promise] == true), "{promise}");
         assert_eq!(rows[3][promise], promise == "outlives_process", "a majority promises {promise}");
     }
     let table = site.ask(&["engines"]).with_code(0).out;

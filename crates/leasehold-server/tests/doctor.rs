@@ -123,7 +123,8 @@ fn what_cannot_be_examined_says_so() {
     for (arguments, code) in [
         (&["doctor", "--need", "speed"][..], 2),
         (&["doctor", "--need", ""], 2),
-        (&["doctor", "--url", "zk://127.0.0.1:1"], 2),
+        (&["doctor", "--url", "zk://127.0.0.1:1/locks"], 4),
+        (&["doctor", "--url", "etcd://127.0.0.1:1"], 4),
         (&["doctor", "--url", dead], 4),
     ] {
         site.ask(arguments).with_code(code).says_one_sentence();

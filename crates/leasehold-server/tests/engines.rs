@@ -1,12 +1,14 @@
-//! The binary over engines on real systems: Redis and PostgreSQL. What the command line, doctor, migrate and several
+//! The binary over engines on real systems: Redis, PostgreSQL, etcd and ZooKeeper. What the command line, doctor, migrate and several
 //! servers make of them.
 
 mod common;
 
 use common::server::Server;
 use common::{Site, text, wait_until};
+use leasehold_harness::etcd::EtcdCluster;
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::redis::{DURABLE, RedisServer};
+use leasehold_harness::zookeeper::ZookeeperEnsemble;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -28,7 +30,8 @@ fn denying<'r>(report: &'r Value, promise: &str) -> Vec<&'r str> {
 
 /// Goal: every command on leases works on an engine by its URL, as on a server.
 /// Method: take, be refused, renew, list, look, relabel by run, wait in another process, release, revoke.
-fn commands_work(url: &str, has_tokens: bool) {
+/// An engine that keeps no memory of endings for other processes says that it knows no such lease.
+fn commands_work(url: &str, has_tokens: bool, remembers: bool) {
     let site = Site::new();
     let ask = |arguments: &[&str]| site.ask(&[arguments, &["--url", url]].concat());
     let lease = ask(&["acquire", "seat-14", "--ttl", "1m", "--holder", "ada", "--json"]).with_code(0).json();
@@ -43,7 +46,7 @@ fn commands_work(url: &str, has_tokens: bool) {
     assert!(ask(&["inspect", "seat-14"]).with_code(0).out.contains("held by ada"));
     ask(&["run", "job", "--", "sh", "-c", "test -n \"$LEASEHOLD_MARK\""]).with_code(0);
     ask(&["release", id]).with_code(0);
-    ask(&["release", id]).with_code(0);
+    ask(&["release", id]).with_code(if remembers { 0 } else { 7 });
     ask(&["renew", id]).with_code(7);
     ask(&["acquire", "seat-14", "--ttl", "1m"]).with_code(0);
     ask(&["revoke", "seat-14", "--reason", "a drill"]).with_code(0);
@@ -54,15 +57,86 @@ fn commands_work(url: &str, has_tokens: bool) {
 #[test]
 fn commands_work_on_redis() {
     let weak = RedisServer::start(&[]);
-    commands_work(&weak.url(), false);
+    commands_work(&weak.url(), false, true);
     let durable = RedisServer::start(DURABLE);
-    commands_work(&durable.url(), true);
+    commands_work(&durable.url(), true, true);
 }
 
 #[test]
 fn commands_work_on_postgres() {
     let cluster = Cluster::start(&[]);
-    commands_work(&database(&cluster), true);
+    commands_work(&database(&cluster), true, true);
+}
+
+#[test]
+fn commands_work_on_etcd() {
+    commands_work(&EtcdCluster::start(1).url(), true, true);
+}
+
+#[test]
+fn commands_work_on_zookeeper() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    commands_work(&format!("{}?lease=minded", ensemble.url("/locks")), true, false);
+}
+
+/// Goal: a command that ends at once is refused a lease that would end with it; one that stays is not.
+#[test]
+fn a_lease_of_a_session_is_for_a_command_that_stays() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let (site, url) = (Site::new(), ensemble.url("/locks"));
+    let refused = site.ask(&["acquire", "job", "--url", &url]).with_code(2);
+    refused.says_one_sentence();
+    assert!(refused.err.contains("leasehold run"), "{refused:?}");
+    site.ask(&[
+        "run",
+        "job",
+        "--ttl",
+        "10s",
+        "--grace",
+        "1s",
+        "--url",
+        &url,
+        "--",
+        "sh",
+        "-c",
+        "test -n \"$LEASEHOLD_TOKEN\"",
+    ])
+    .with_code(0);
+    site.ask(&["inspect", "job", "--url", &url]).with_code(0);
+    assert_eq!(doctor(&site, &url, "outlives_process", 1)["missing"], json!(["outlives_process"]));
+    doctor(&site, &url, "durable,fencing,fair,never_early", 0);
+    doctor(&site, &format!("{url}?lease=minded"), "durable,fencing,fair,never_early,outlives_process", 0);
+}
+
+/// Goal: where tokens are those of the system itself, the floor is a number in every URL, and the command says which.
+#[test]
+fn the_floor_of_a_consensus_engine_is_an_option() {
+    let (cluster, ensemble, site) = (EtcdCluster::start(1), ZookeeperEnsemble::start(1), Site::new());
+    doctor(&site, &cluster.url(), "durable,fencing,fair,never_early,outlives_process", 0);
+    for url in [cluster.url(), ensemble.url("/locks")] {
+        let told = site.ask(&["fence", "floor", "--engine", &url, "--above", "4000000000000"]).with_code(2);
+        told.says_one_sentence();
+        assert!(told.err.contains("token_base="), "{told:?}");
+        let base = told.err.split("token_base=").nth(1).expect("a number");
+        let base: String = base.chars().take_while(char::is_ascii_digit).collect();
+        assert!(base.parse::<u64>().is_ok_and(|base| base > 0), "{told:?}");
+        let above = format!("{url}?token_base={base}");
+        let run = [
+            "run",
+            "job",
+            "--ttl",
+            "10s",
+            "--grace",
+            "1s",
+            "--url",
+            &above,
+            "--",
+            "sh",
+            "-c",
+            "test $LEASEHOLD_TOKEN -gt 4000000000000",
+        ];
+        site.ask(&run).with_code(0);
+    }
 }
 
 /// Goal: doctor names the setting behind each *no*, and the code says whether the need is met.
@@ -104,6 +178,10 @@ fn dead_and_locked_systems_say_so() {
     let no_database = cluster.url("nobody_made_this");
     let port = leasehold_harness::free_port();
     for (url, code) in [
+        (format!("etcd://ada:s3cret@127.0.0.1:{port}"), 4),
+        (format!("zk://127.0.0.1:{port}/locks"), 4),
+        (format!("etcd://127.0.0.1:{port}?pace=fast"), 2),
+        (format!("zk://127.0.0.1:{port}/locks?pace=fast"), 2),
         (format!("redis://127.0.0.1:{port}"), 4),
         (format!("postgres://ada:s3cret@127.0.0.1:{port}/x"), 4),
         (locked.url(), 2),
@@ -150,6 +228,17 @@ fn servers_share_a_redis() {
 fn servers_share_a_database() {
     let cluster = Cluster::start(&[]);
     servers_share(&database(&cluster));
+}
+
+#[test]
+fn servers_share_an_etcd() {
+    servers_share(&EtcdCluster::start(1).url());
+}
+
+/// A server minds its leases without being told.
+#[test]
+fn servers_share_a_zookeeper() {
+    servers_share(&ZookeeperEnsemble::start(1).url("/locks"));
 }
 
 /// What a server says that refuses to start, with exit code 2.
@@ -210,6 +299,42 @@ fn seats_are_sold_over_redis() {
 fn seats_are_sold_over_postgres() {
     let cluster = Cluster::start(&[]);
     seats_are_sold(&database(&cluster));
+}
+
+#[test]
+fn seats_are_sold_over_etcd() {
+    seats_are_sold(&EtcdCluster::start(1).url());
+}
+
+#[test]
+fn seats_are_sold_over_zookeeper() {
+    seats_are_sold(&ZookeeperEnsemble::start(1).url("/locks"));
+}
+
+/// Goal: a lease outlives its server for its ttl, and no longer than another server needs to find out.
+/// Method: kill the server that granted; the other one is asked until it grants.
+fn a_lease_lives_for_its_ttl(engine: &str) {
+    let sites = [Site::new(), Site::new()];
+    let servers = sites.each_ref().map(|site| Server::start(site, &["--engine", engine, "--ledger", "none"]));
+    let claim = json!({"resources": ["seat"], "ttl_ms": 4_000, "holder": "ada"}).to_string();
+    let granted = common::now();
+    assert_eq!(servers[0].ask("POST", "/v1/leases", None, &claim).0, 201);
+    servers[0].signal(Signal::KILL);
+    wait_until("the lease lapses", || servers[1].ask("POST", "/v1/leases", None, &claim).0 == 201);
+    let lived = common::now() - granted;
+    assert!(lived >= std::time::Duration::from_millis(3_990), "it lapsed early, after {lived:?}");
+    // The janitor of ZooKeeper first has to see that the server is gone, and then counts a whole ttl.
+    assert!(lived < std::time::Duration::from_secs(25), "it lapsed after {lived:?}");
+}
+
+#[test]
+fn a_lease_on_etcd_lives_for_its_ttl_without_its_server() {
+    a_lease_lives_for_its_ttl(&EtcdCluster::start(1).url());
+}
+
+#[test]
+fn a_lease_on_zookeeper_lives_for_its_ttl_without_its_server() {
+    a_lease_lives_for_its_ttl(&ZookeeperEnsemble::start(1).url("/locks"));
 }
 
 /// Goal: a database whose owner runs the printed SQL serves a role that may create nothing.

@@ -31,7 +31,7 @@ fn what_cannot_be_served_is_said_in_one_sentence() {
         (&[&FREE[..], &["--data", "data"]].concat(), 4, &format!("pid {}", other.pid())),
         (&["--config", "bad.toml"], 2, "line 2: unknown field `htpp`"),
         (&["--config", "none.toml"], 2, "none.toml cannot be read"),
-        (&["--engine", "etcd://u:hunter2@h"], 2, "serves the embedded engine, another server"),
+        (&["--engine", "mysql://u:hunter2@h"], 2, "serves the embedded engine, another server"),
         (&["--tls-cert", "file"], 2, "--tls-key"),
         (&[&FREE[..], &["--tls-cert", "file", "--tls-key", "file"]].concat(), 2, "file holds no certificate"),
         (

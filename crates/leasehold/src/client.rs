@@ -9,9 +9,6 @@ use crate::clock::Clock;
 use crate::engine::{Engine, Finding, LeaseId, Promises, Query, Renewal, Resource, Token, Want};
 use crate::error::Error;
 
-/// Engines of later versions, so that their URLs get an answer that helps.
-const ENGINES_TO_COME: [&str; 3] = ["etcd", "etcds", "zk"];
-
 /// How many resources one request for a list asks for.
 const RESOURCES_PER_PAGE: usize = 1000;
 
@@ -50,7 +47,8 @@ pub struct Leasehold {
 
 impl Leasehold {
     /// Opens an engine by its URL: `embedded:DIR`, `leasehold://host:port` for a server, `redis://host:port`,
-    /// `redlock://h1:port,h2:port,h3:port`, `postgres://user@host/database`.
+    /// `redlock://h1:port,h2:port,h3:port`, `postgres://user@host/database`, `etcd://h1:port,h2:port,h3:port`,
+    /// `zk://h1:port,h2:port,h3:port/chroot`.
     ///
     /// # Errors
     ///
@@ -82,9 +80,8 @@ impl Leasehold {
             "postgres" | "postgresql" => open_postgres(url).await,
             "redis" | "rediss" => open_redis(url).await,
             "redlock" => open_redlock(url).await,
-            later if ENGINES_TO_COME.contains(&later) => Err(Error::Invalid(format!(
-                "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port"
-            ))),
+            "etcd" | "etcds" => open_etcd(url).await,
+            "zk" => open_zookeeper(url).await,
             other if is_scheme(other) => {
                 Err(Error::Invalid(format!("no engine answers to {other}: use embedded:DIR or leasehold://host:port")))
             }
@@ -318,6 +315,32 @@ async fn open_redlock(url: &str) -> Result<Leasehold, Error> {
     use crate::engine::redlock::{Redlock, RedlockOptions};
     let engine = Redlock::open(RedlockOptions::from_url(url)?).await?;
     Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(feature = "etcd")]
+async fn open_etcd(url: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
+    use crate::engine::etcd::{EtcdEngine, EtcdEngineOptions};
+    let engine = EtcdEngine::open(EtcdEngineOptions::from_url(url)?).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "etcd"))]
+async fn open_etcd(_url: &str) -> Result<Leasehold, Error> {
+    Err(Error::Invalid("this build asks no etcd clusters: build leasehold with the feature `etcd`".into()))
+}
+
+#[cfg(feature = "zookeeper")]
+async fn open_zookeeper(url: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
+    use crate::engine::zookeeper::{ZookeeperEngine, ZookeeperEngineOptions};
+    let engine = ZookeeperEngine::open(ZookeeperEngineOptions::from_url(url)?).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "zookeeper"))]
+async fn open_zookeeper(_url: &str) -> Result<Leasehold, Error> {
+    Err(Error::Invalid("this build asks no ZooKeeper: build leasehold with the feature `zookeeper`".into()))
 }
 
 #[cfg(not(feature = "redis"))]

@@ -23,7 +23,7 @@ const DEFAULT_RESP_PORT: u16 = 7401;
 const URL_HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
 
 /// URL schemes of engines that are driven through the library.
-const ENGINE_SCHEMES: [&str; 5] = ["redis", "rediss", "redlock", "postgres", "postgresql"];
+const ENGINE_SCHEMES: [&str; 8] = ["redis", "rediss", "redlock", "postgres", "postgresql", "etcd", "etcds", "zk"];
 
 /// What a peer's scheme begins with: its own client, without an engine of ours.
 const PEER_PREFIX: &str = "bare+";
@@ -207,7 +207,7 @@ mod tests {
             ("postgres://h/db?password=s3cret@s3cret", "%40"),
             ("carrier-pigeon://s3cret@coop", "cannot drive"),
             ("bare+carrier-pigeon://s3cret@coop", "cannot drive"),
-            ("etcd://s3cret@h", "cannot drive"),
+            ("mysql://s3cret@h", "cannot drive"),
         ];
         for (url, part) in table {
             let error = BenchTarget::parse(url).expect_err(url);
@@ -221,7 +221,8 @@ mod tests {
     /// Goal: an engine is driven as it is, and its password is not shown.
     #[test]
     fn engines_show_no_password() {
-        for (scheme, location) in [("redis", "h:1/2"), ("redlock", "a:1,b:2,c:3"), ("postgres", "h:1/db")] {
+        let several = [("redlock", "a:1,b:2,c:3"), ("etcd", "a:1,b:2,c:3"), ("zk", "a:1,b:2/locks")];
+        for (scheme, location) in [("redis", "h:1/2"), ("postgres", "h:1/db")].into_iter().chain(several) {
             let url = format!("{scheme}://ada:s3cret@{location}?slew=0");
             let Ok(BenchTarget::Engine(engine)) = BenchTarget::parse(&url) else { panic!("{url}") };
             assert_eq!((engine.url.as_str(), engine.display_url.as_str()), (&*url, &*format!("{scheme}://{location}")));

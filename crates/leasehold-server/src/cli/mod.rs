@@ -55,7 +55,7 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = EXAMPLE, arg_required_else_help = true)]
 struct Cli {
-    /// The server or engine to ask: leasehold://HOST:PORT, embedded:DIR, redis://, redlock://, postgres:// [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
+    /// The server or engine to ask: leasehold://HOST:PORT, embedded:DIR, redis://, redlock://, postgres://, etcd://, zk:// [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
     // Read from the environment by hand: clap would show its value, and a URL may carry a password; and
     // `bench` must tell what was typed from what the environment happens to name.
     #[arg(long, global = true, value_name = "URL")]

@@ -20,10 +20,7 @@ pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";
 const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
 /// URL schemes of engines that the library opens by itself.
-const LIBRARY_SCHEMES: [&str; 5] = ["redis", "rediss", "redlock", "postgres", "postgresql"];
-
-/// URL schemes of engines that this version does not have.
-const UNSUPPORTED_SCHEMES: [&str; 3] = ["etcd", "etcds", "zk"];
+const LIBRARY_SCHEMES: [&str; 8] = ["redis", "rediss", "redlock", "postgres", "postgresql", "etcd", "etcds", "zk"];
 
 /// What to type instead.
 const URL_HINT: &str =
@@ -74,9 +71,6 @@ impl Target {
                 options.map(Self::Server).map_err(|error| Failure::usage(format!("{error}: {URL_HINT}")))
             }
             _ if LIBRARY_SCHEMES.contains(&scheme) => Ok(Self::Engine(EngineUrl(url.to_owned()))),
-            _ if UNSUPPORTED_SCHEMES.contains(&scheme) => {
-                Err(Failure::usage(format!("the engine {scheme}: is not in this version: {URL_HINT}")))
-            }
             _ => Err(Failure::usage(format!("unknown engine {scheme:?} in the url: {URL_HINT}"))),
         }
     }
@@ -231,8 +225,9 @@ mod tests {
 
     #[test]
     fn other_engines_are_targets_and_show_no_password() {
-        for url in ["redis://:secret@h", "rediss://h", "redlock://a,b,c", "postgres://u:secret@h/db", "postgresql://h"]
-        {
+        let others =
+            ["postgres://u:secret@h/db", "postgresql://h", "etcd://u:secret@h", "etcds://h", "zk://u:secret@h/x"];
+        for url in ["redis://:secret@h", "rediss://h", "redlock://a,b,c"].into_iter().chain(others) {
             let target = Target::parse(url).unwrap();
             assert!(matches!(target, Target::Engine(_)), "{url}");
             assert!(!format!("{target:?}").contains("secret"), "{target:?}");
@@ -242,8 +237,6 @@ mod tests {
     #[test]
     fn what_we_do_not_have_gets_one_sentence_and_its_code() {
         let table = [
-            "etcd://u:secret@a",
-            "zk://a/b",
             "carrier-pigeon://coop",
             "leasehold://",
             "leasehold://u:secret@h",

@@ -13,7 +13,7 @@ pub struct ServeFlags {
     /// Where the embedded engine keeps its journal, and the keys are [default: ./leasehold-data]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA")]
     pub data: Option<PathBuf>,
-    /// What decides grants: embedded, or leasehold://, redis://, redlock:// or postgres:// with a host
+    /// What decides grants: embedded, or leasehold://, redis://, redlock://, postgres://, etcd:// or zk:// with a host
     // Hidden in help: the URL of an engine may carry a password.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true)]
     pub engine: Option<String>,

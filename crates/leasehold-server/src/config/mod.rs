@@ -98,7 +98,8 @@ pub fn without_credentials(url: &str) -> Cow<'_, str> {
 }
 
 /// Engines that a server can be started over, besides the embedded one.
-const ENGINE_SCHEMES: [&str; 7] = ["leasehold", "leaseholds", "redis", "rediss", "redlock", "postgres", "postgresql"];
+const ENGINE_SCHEMES: [&str; 10] =
+    ["leasehold", "leaseholds", "redis", "rediss", "redlock", "postgres", "postgresql", "etcd", "etcds", "zk"];
 
 /// Files of TLS, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -265,8 +266,8 @@ impl Config {
         let scheme = self.engine.split_once("://").map(|(scheme, _)| scheme);
         if self.engine != "embedded" && !scheme.is_some_and(|scheme| ENGINE_SCHEMES.contains(&scheme)) {
             // Not repeated: the URL of an engine may carry a password.
-            return Err("this version serves the embedded engine, another server, Redis, Redlock and PostgreSQL: say \
-                        engine = \"embedded\", or a URL as in engine = \"leasehold://host:port\", or leave it out"
+            return Err("this version serves the embedded engine, another server, Redis, Redlock, PostgreSQL, etcd and ZooKeeper: \
+                        say engine = \"embedded\", or a URL as in engine = \"leasehold://host:port\", or leave it out"
                 .into());
         }
         LedgerUrl::parse(&self.ledger, &self.data)?;

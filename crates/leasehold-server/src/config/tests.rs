@@ -89,7 +89,7 @@ fn a_bad_file_is_refused_with_its_line() {
         ("[log]\nlevel = \"loud\"", "line 2: unknown variant `loud`"),
         ("[tls]\ncert = \"x\"", "missing field `key`"),
         ("http = \"7400\"", "http is an address and a port"),
-        ("engine = \"etcd://u:hunter2@h\"", "serves the embedded engine, another server"),
+        ("engine = \"mysql://u:hunter2@h\"", "serves the embedded engine, another server"),
         ("hosts = [\"http://x\"]", "without scheme"),
         ("x", "line 1"),
     ];

@@ -26,6 +26,7 @@ pub mod notify;
 mod otel;
 pub mod tls;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -168,7 +169,10 @@ impl RunningServer {
         };
         let engine = match config.engine.as_str() {
             "embedded" => ServedEngine::Embedded(Embedded::open(&config.data, options).await?),
-            url => ServedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core_limits()),
+            url => {
+                let leasehold = Leasehold::open(&with_minded_leases(url)).await?;
+                ServedEngine::Other(leasehold.engine().clone(), config.limits.core_limits())
+            }
         };
         let ring = KeyRing::from_file(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());
@@ -299,6 +303,16 @@ impl RunningServer {
     }
 }
 
+/// On ZooKeeper a lease of a session ends with its process. A server's leases outlive it, unless the URL says otherwise.
+fn with_minded_leases(url: &str) -> Cow<'_, str> {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    if !place.starts_with("zk://") || query.split('&').any(|option| option.starts_with("lease=")) {
+        return Cow::Borrowed(url);
+    }
+    let separator = if query.is_empty() { "" } else { "&" };
+    Cow::Owned(format!("{place}?{query}{separator}lease=minded"))
+}
+
 impl BackgroundTasks {
     /// Starts the background tasks of the box office on a thread of their own. On the shared runtime each step would
     /// wait behind thousands of requests, and the seat map in memory would become stale.
@@ -341,5 +355,24 @@ async fn tick_every_second(service: Arc<Service>, clock: Arc<dyn Clock>, stop: C
             return;
         }
         service.tick();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a server's leases on ZooKeeper outlive it, unless somebody said otherwise; no other URL is touched.
+    #[test]
+    fn leases_on_zookeeper_are_minded_unless_the_url_says_otherwise() {
+        for (url, opened) in [
+            ("zk://h/locks", "zk://h/locks?lease=minded"),
+            ("zk://h/locks?layout=both", "zk://h/locks?layout=both&lease=minded"),
+            ("zk://h/locks?lease=session&layout=both", "zk://h/locks?lease=session&layout=both"),
+            ("etcd://h?prefix=a", "etcd://h?prefix=a"),
+            ("redis://h", "redis://h"),
+        ] {
+            assert_eq!(with_minded_leases(url), opened);
+        }
     }
 }

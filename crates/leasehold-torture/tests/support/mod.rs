@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "real servers live in real time")]
 
 pub mod client_process;
+pub mod fleet_run;
 pub mod recorder;
 pub mod report;
 pub mod stops;

@@ -89,7 +89,7 @@ fn boottime() -> Time {
 }
 
 /// The wall clock, in microseconds since 1970. Nothing is decided by it: it is compared with the clocks of other machines.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "remote", feature = "zookeeper"))]
 pub(crate) fn wall_micros() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

@@ -1,7 +1,7 @@
 //! Release, lapse and revoke: three ways to end, and what is left of a lease afterwards.
 
 use super::Subject;
-use super::law_case::{LawCase, assert_invalid, assert_is, exclusive, in_time, shared};
+use super::law_case::{LawCase, assert_invalid, exclusive, in_time, shared};
 use crate::engine::{Claim, Grant, LeaseId};
 use crate::error::Refusal;
 
@@ -21,9 +21,9 @@ pub(super) async fn a_second_release_answers_false(subject: &dyn Subject) {
     let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.end(&ada).await;
-    assert_is("false, for it was released before", case.release(&ada).await, |first| !first);
+    case.assert_released_before(case.release(&ada).await);
     case.granted(case.claim("bob", "seat")).await;
-    assert_is("false, for it was released before", case.release(&ada).await, |first| !first);
+    case.assert_released_before(case.release(&ada).await);
     assert_eq!(case.holders("seat").await, ["bob"]);
 }
 

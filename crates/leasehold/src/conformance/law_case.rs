@@ -128,6 +128,22 @@ impl<'s> LawCase<'s> {
         told("release", in_time(self.engine.release(lease)).await.map(drop));
     }
 
+    /// A release of a lease that was released before says so, where that is remembered.
+    pub fn assert_released_before(&self, got: Result<bool, Error>) {
+        match got {
+            Err(Error::Refused(Refusal::NotHeld)) if self.subject.forgets_endings() => {}
+            other => assert_is("false, for it was released before", other, |first| !first),
+        }
+    }
+
+    /// A lease that ended otherwise is stale, or forgotten where that may be.
+    pub fn assert_stale<T: Debug>(&self, what: &str, got: Result<T, Error>) {
+        match got {
+            Err(Error::Refused(Refusal::NotHeld)) if self.subject.forgets_endings() => {}
+            other => assert_refused(what, other, &Refusal::Stale),
+        }
+    }
+
     pub async fn inspect(&self, name: &str) -> Option<Resource> {
         in_time(self.engine.inspect(name)).await.expect("inspect answers")
     }

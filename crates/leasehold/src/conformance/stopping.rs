@@ -101,7 +101,7 @@ pub(super) async fn a_durable_engine_remembers_endings_and_requests(subject: &dy
     case.held(case.claim("bob", "lapsed")).await;
     let repeats = [(by_request("released"), &released), (by_request("revoked"), &revoked), (lapsing, &lapsed)];
     let Some(case) = reopened(case, Duration::ZERO).await else { return };
-    assert_is("false, for it was released before", case.release(&released).await, |first| !first);
+    case.assert_released_before(case.release(&released).await);
     case.owner_is_told(&revoked.lease_id, &Refusal::Stale).await;
     case.owner_is_told(&lapsed.lease_id, &Refusal::Stale).await;
     case.held(case.claim("bob", "lapsed")).await;

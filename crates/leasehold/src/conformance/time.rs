@@ -1,7 +1,7 @@
 //! When a lease ends, and what renewing does to that.
 
 use super::Subject;
-use super::law_case::{LawCase, assert_refused};
+use super::law_case::LawCase;
 use crate::engine::Claim;
 use crate::error::{Error, Refusal};
 
@@ -98,7 +98,7 @@ pub(super) async fn max_hold_cuts_the_first_ttl_too(subject: &dyn Subject) {
     let ada = case.granted(Claim { max_hold: Some(case.units(4)), ..case.claim("ada", "seat") }).await;
     case.assert_about("the life of the lease", ada.remaining, case.units(4));
     case.pass(case.units(4) + subject.slack()).await;
-    assert_refused("renew", case.renew(&ada, None).await, &Refusal::Stale);
+    case.assert_stale("renew", case.renew(&ada, None).await);
     case.granted(case.claim("bob", "seat")).await;
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn renewing_never_revives(subject: &dyn Subject) {
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.pass(case.units(10) + subject.slack()).await;
     for ttl in [None, Some(case.units(100))] {
-        assert_refused("renew", case.renew(&ada, ttl).await, &Refusal::Stale);
+        case.assert_stale("renew", case.renew(&ada, ttl).await);
         assert_eq!(case.inspect("seat").await, None);
     }
     let bob = case.granted(case.claim("bob", "seat")).await;

@@ -25,18 +25,30 @@ pub use finding::{EngineProfile, Finding, FindingKind, NotAPromise, Promise};
 pub use keys::{Key, Keys, Push};
 pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
-#[cfg(any(feature = "redis", feature = "remote"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "remote", feature = "zookeeper"))]
 pub(crate) mod acquire_future;
 pub mod admission;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
 pub(crate) mod clock_offset;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod consensus;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod finding;
-#[cfg(any(test, feature = "embedded", feature = "postgres", feature = "redis", feature = "testkit"))]
+#[cfg(any(
+    test,
+    feature = "embedded",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "redis",
+    feature = "testkit",
+    feature = "zookeeper"
+))]
 pub(crate) mod from_book;
 mod keys;
-#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "embedded", feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(crate) mod known_faults;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -46,9 +58,11 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "remote")]
 pub mod remote;
-#[cfg(any(feature = "redis", feature = "remote"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "remote", feature = "zookeeper"))]
 pub(crate) mod url_text;
 mod watch;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// Every engine of this build, in the order in which they are shown.
 pub const PROFILES: &[EngineProfile] = &[
@@ -62,6 +76,10 @@ pub const PROFILES: &[EngineProfile] = &[
     redlock::PROFILE,
     #[cfg(feature = "postgres")]
     postgres::PROFILE,
+    #[cfg(feature = "etcd")]
+    etcd::PROFILE,
+    #[cfg(feature = "zookeeper")]
+    zookeeper::PROFILE,
 ];
 
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].

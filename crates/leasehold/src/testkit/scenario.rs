@@ -41,10 +41,19 @@
 //! script plus any span in it, and so on), and everybody acts before it moves on. A line with a verb is run
 //! as soon as its moment has come, *without* waiting until the engine has collected what is due then: an
 //! engine that is a little late must give the same answers.
+//!
+//! # Real time
+//!
+//! An engine whose clock cannot be set plays in real time ([`Scenario::run_in_real_time`]). No line is then closer to a
+//! moment at which something is due than a tolerance: the player moves the lines apart. Spans are compared with that
+//! tolerance.
 
 mod outcome;
 mod parse;
+mod participants;
+mod real_time;
 mod runner;
+mod stretch;
 
 use std::fmt;
 use std::path::Path;
@@ -56,6 +65,7 @@ use super::ManualClock;
 use crate::engine::Engine;
 use parse::ScenarioLine;
 use runner::ScenarioRunner;
+pub use stretch::RealTimePace;
 
 /// A script that parsed.
 #[derive(Clone, Debug)]
@@ -145,6 +155,16 @@ impl Scenario {
     pub async fn run(&self, engine: Arc<dyn Engine>, clock: &ManualClock) -> Result<(), ScenarioFailure> {
         let failed = |(line, message)| ScenarioFailure { file: self.file.clone(), line, message };
         ScenarioRunner::play(&self.lines, engine, clock).await.map_err(failed)
+    }
+
+    /// Plays the script in real time to an engine on whose resources nobody else acts.
+    ///
+    /// # Errors
+    ///
+    /// The first line that came out differently.
+    pub async fn run_in_real_time(&self, engine: Arc<dyn Engine>, pace: RealTimePace) -> Result<(), ScenarioFailure> {
+        let failed = |(line, message)| ScenarioFailure { file: self.file.clone(), line, message };
+        real_time::play(&self.lines, engine, pace).await.map_err(failed)
     }
 }
 

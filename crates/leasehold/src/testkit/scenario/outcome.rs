@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_core::Token;
 
 use super::parse::{number, parse_duration};
+use super::stretch::TimeStretch;
 use crate::engine::{Grant, Renewal, Resource};
 use crate::error::{Error, Refusal};
 
@@ -94,11 +95,11 @@ impl Expected {
     }
 
     /// Compares; gives names to tokens.
-    pub fn check(&self, seen: &ObservedOutcome, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
+    pub fn check(&self, seen: &ObservedOutcome, tokens: &mut NamedTokens, stretch: TimeStretch) -> Result<(), String> {
         if self.word != seen.word {
             return Err(format!("expected {}, got {seen}", self.word));
         }
-        self.details.iter().try_for_each(|detail| detail.check(seen, tokens))
+        self.details.iter().try_for_each(|detail| detail.check(seen, tokens, stretch))
     }
 }
 
@@ -107,11 +108,11 @@ fn names(text: &str) -> Vec<String> {
 }
 
 impl Detail {
-    fn check(&self, seen: &ObservedOutcome, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
+    fn check(&self, seen: &ObservedOutcome, tokens: &mut NamedTokens, stretch: TimeStretch) -> Result<(), String> {
         let same = match self {
-            Self::Token(name, relation) => return token(name, relation.as_ref(), seen, tokens),
-            Self::Remaining(span) => seen.remaining == Some(*span),
-            Self::Renewable(span) => seen.renewable == Some(*span),
+            Self::Token(name, relation) => return token(name, relation.as_ref(), seen, tokens, stretch),
+            Self::Remaining(span) => seen.remaining.is_some_and(|seen| stretch.is_about(seen, *span)),
+            Self::Renewable(span) => seen.renewable.is_some_and(|seen| stretch.is_about(seen, *span)),
             Self::By(holders) => seen.by == *holders,
             Self::Queue(count) => seen.queue == Some(*count),
             Self::Waiters(holders) => seen.waiters == *holders,
@@ -126,26 +127,35 @@ fn token(
     name: &str,
     relation: Option<&(Relation, String)>,
     seen: &ObservedOutcome,
-    tokens: &mut HashMap<String, Token>,
+    tokens: &mut NamedTokens,
+    stretch: TimeStretch,
 ) -> Result<(), String> {
     let token = seen.token.ok_or("the grant has no token")?;
-    let known = *tokens.entry(name.to_owned()).or_insert(token);
+    let (known, _) = *tokens.entry(name.to_owned()).or_insert((token, seen.let_in_at));
     if known != token {
         return Err(format!("expected token {name}, which is {known}, got {token}"));
     }
     let Some((relation, other)) = relation else { return Ok(()) };
-    let than = *tokens.get(other).ok_or_else(|| format!("no token is called {other} yet"))?;
+    let (than, than_at) = *tokens.get(other).ok_or_else(|| format!("no token is called {other} yet"))?;
     let (holds, sign) = match relation {
+        Relation::Above if stretch.any_order_together && seen.let_in_at.is_some_and(|at| than_at == Some(at)) => {
+            (token != than, '>')
+        }
         Relation::Above => (token > than, '>'),
         Relation::Same => (token == than, '='),
     };
     if holds { Ok(()) } else { Err(format!("expected token {name} {sign} {other}, got {token} and {than}")) }
 }
 
+/// Tokens by the names that a script gave them, and when who had waited for it was let in.
+pub(super) type NamedTokens = HashMap<String, (Token, Option<Duration>)>;
+
 /// What was seen, in the words of the script.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObservedOutcome {
     pub word: &'static str,
+    /// When, by the script, a line tells that somebody who waited was let in.
+    let_in_at: Option<Duration>,
     token: Option<Token>,
     remaining: Option<Duration>,
     renewable: Option<Duration>,
@@ -161,6 +171,10 @@ pub(super) struct ObservedOutcome {
 impl ObservedOutcome {
     pub fn word(word: &'static str) -> Self {
         Self { word, ..Self::default() }
+    }
+
+    pub fn let_in_at(self, at: Option<Duration>) -> Self {
+        Self { let_in_at: at, ..self }
     }
 
     pub fn counted(word: &'static str, count: usize) -> Self {

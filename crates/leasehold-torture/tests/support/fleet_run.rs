@@ -1,0 +1,59 @@
+//! Clients of several engines on one cluster, while something goes wrong again and again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::engine::{Claim, Engine, Want};
+use leasehold_torture::history::{History, OpOutcome};
+use leasehold_torture::invariant::{CheckerProfile, check_profile};
+
+use super::recorder::{NAMES, Recorder, from_environment};
+
+/// Clients of each engine.
+const CLIENTS: u64 = 3;
+/// A run goes on until so much happened, even on a slow machine, but not for ever.
+const MIN_GRANTS: usize = 60;
+const MAX_RUN: Duration = Duration::from_secs(60);
+/// A cluster without a leader for a while holds everybody up.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Clients of these engines race for as long as it is asked for, while `fault` runs again and again. Every law of what clients are
+/// told must hold, and every name can be had in the end.
+pub async fn assert_lawful_under(engines: Vec<Arc<dyn Engine>>, fault: impl AsyncFn()) {
+    let recorder = Recorder::new();
+    let mut clients = Vec::new();
+    for (at, engine) in engines.iter().enumerate() {
+        for client in 0..CLIENTS {
+            clients.push(tokio::spawn(recorder.clone().run_client(engine.clone(), at as u64 * CLIENTS + client)));
+        }
+    }
+    let (began, span) = (Instant::now(), Duration::from_secs(from_environment("LEASEHOLD_HISTORY_SECONDS", 6)));
+    while began.elapsed() < span || (recorder.count_grants() < MIN_GRANTS && began.elapsed() < MAX_RUN) {
+        fault().await;
+    }
+    recorder.stop();
+    for client in clients {
+        tokio::time::timeout(Duration::from_secs(90), client).await.expect("clients come to an end").expect("no panic");
+    }
+    for name in NAMES {
+        // Nothing is left in the way but leases that nobody released, and they end.
+        let claim =
+            Claim { wait: LAST_PATIENCE, ..Claim::new(vec![Want::exclusive(name)], Duration::from_secs(5), "last") };
+        let grant = engines[0].acquire(claim).await.expect("every name can be had again");
+        engines[0].release(&grant.lease_id).await.expect("it is live");
+    }
+    for engine in engines {
+        engine.close().await.expect("closed");
+    }
+    assert_lawful(&History { ops: recorder.take_ops(), ..History::default() });
+}
+
+/// An empty history proves nothing.
+pub fn assert_lawful(history: &History) {
+    let count = |test: fn(&OpOutcome) -> bool| history.ops.iter().filter(|operation| test(&operation.outcome)).count();
+    let grants = count(|outcome| matches!(outcome, OpOutcome::Granted { .. }));
+    let unknown = count(|outcome| matches!(outcome, OpOutcome::Unknown | OpOutcome::Failed));
+    println!("{} operations, {grants} grants, {unknown} without an answer", history.ops.len());
+    assert!(grants >= MIN_GRANTS, "only {grants} grants");
+    assert_eq!(check_profile(history, CheckerProfile::ANSWERS), Ok(()));
+}

@@ -1,0 +1,227 @@
+//! What all tasks of one engine share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::Time;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::failure::{CLOSED, EtcdFailure, unavailable};
+use super::joining::RequestTable;
+use super::keys::KeyLayout;
+use super::lease_clock::{EndBounds, LeaseClocks};
+use super::members::{CallKind, EtcdMembers};
+use super::messages::{LeaseTimeToLiveCall, RangeCall, StoredKey, TxnCall, TxnReply};
+use super::mirror::QueueMirrors;
+use super::options::EtcdEngineOptions;
+use super::own_leases::OwnLeases;
+use super::session::SessionKeeper;
+use crate::clock::{Clock as _, SystemClock, wall_micros};
+use crate::engine::Token;
+use crate::engine::consensus::ended::{REMEMBERED_ENDINGS, RememberedEndings};
+use crate::engine::consensus::lease_id::{PublicId, draw_bytes};
+use crate::error::Error;
+
+/// Separates the digests of this engine from those of others.
+const PUBLIC_DOMAIN: &str = "leasehold etcd 1";
+/// How long a name that was seen held is asked by a read before a transaction is tried.
+const SEEN_HELD_FOR: Duration = Duration::from_secs(1);
+const MAX_SEEN_HELD: usize = 10_000;
+/// The first pause before a retry, and the longest.
+const FIRST_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub(super) struct EtcdShared {
+    pub options: EtcdEngineOptions,
+    pub members: EtcdMembers,
+    pub layout: KeyLayout,
+    pub clock: SystemClock,
+    pub sessions: SessionKeeper,
+    pub lease_clocks: LeaseClocks,
+    /// Leases that this process granted or renewed last.
+    pub own: OwnLeases,
+    pub ended: RememberedEndings,
+    pub mirrors: QueueMirrors,
+    pub requests: RequestTable,
+    /// Names and the key that was in the way, a moment ago.
+    seen_held: Mutex<HashMap<String, (Vec<u8>, Time)>>,
+    /// No more calls are taken.
+    pub closed: CancellationToken,
+    /// Nothing is written any more.
+    pub stopped: CancellationToken,
+    /// Tasks of callers: they go on after their caller is gone.
+    pub tasks: TaskTracker,
+    /// Timers and mirrors.
+    background: TaskTracker,
+    runtime: Handle,
+}
+
+impl EtcdShared {
+    pub fn new(options: EtcdEngineOptions, runtime: Handle) -> Result<Self, Error> {
+        Ok(Self {
+            members: EtcdMembers::new(&options)?,
+            layout: KeyLayout::new(&options.prefix),
+            options,
+            clock: SystemClock,
+            sessions: SessionKeeper::new(),
+            lease_clocks: LeaseClocks::default(),
+            own: OwnLeases::default(),
+            ended: RememberedEndings::new(REMEMBERED_ENDINGS),
+            mirrors: QueueMirrors::default(),
+            requests: RequestTable::default(),
+            seen_held: Mutex::default(),
+            closed: CancellationToken::new(),
+            stopped: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            background: TaskTracker::new(),
+            runtime,
+        })
+    }
+
+    /// Spawns a task that goes on after its caller is gone.
+    pub fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Spawns a task that ends with the engine.
+    pub fn spawn_background(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stopped = self.stopped.clone();
+        let until_stopped = async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = task => {}
+            }
+        };
+        self.background.spawn_on(until_stopped, &self.runtime);
+    }
+
+    /// Spawns the task that ends the session when the engine stops.
+    pub fn spawn_last(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn_on(task, &self.runtime);
+    }
+
+    pub async fn wait_for_background(&self) {
+        self.background.close();
+        self.background.wait().await;
+    }
+
+    pub fn refuse_closed(&self, attempt: &str) -> Result<(), Error> {
+        match self.closed.is_cancelled() {
+            true => Err(unavailable(attempt, CLOSED)),
+            false => Ok(()),
+        }
+    }
+
+    pub fn public_id(&self, secret: &leasehold_core::Secret) -> PublicId {
+        PublicId::from_secret(PUBLIC_DOMAIN, secret)
+    }
+
+    /// The token of a grant at this revision.
+    pub fn token(&self, revision: u64) -> Result<Token, EtcdFailure> {
+        let token = self.options.token_base.checked_add(revision).and_then(Token::new);
+        token.ok_or_else(|| EtcdFailure::Never("token_base= leaves no room for tokens".into()))
+    }
+
+    /// A transaction. Unknown is left to its caller.
+    pub async fn txn(&self, txn: TxnCall) -> Result<TxnReply, EtcdFailure> {
+        self.members.call(txn, CallKind::Write).await
+    }
+
+    /// A transaction that only reads, or that has one effect however often it comes.
+    pub async fn txn_again(&self, txn: TxnCall) -> Result<TxnReply, EtcdFailure> {
+        self.members.call(txn, CallKind::Read).await
+    }
+
+    /// One key, as it is now.
+    pub async fn read_key(&self, key: Vec<u8>) -> Result<Option<StoredKey>, EtcdFailure> {
+        let reply = self.members.call(RangeCall::one(key), CallKind::Read).await?;
+        Ok(reply.kvs.into_iter().next())
+    }
+
+    /// When an etcd lease ends.
+    pub async fn bounds(self: &Arc<Self>, lease: i64) -> Result<EndBounds, EtcdFailure> {
+        if let Some(known) = self.lease_clocks.get(lease) {
+            return Ok(known);
+        }
+        self.probe(lease).await?;
+        let shared = self.clone();
+        self.spawn_background(async move { shared.refine(lease).await });
+        self.lease_clocks.get(lease).ok_or_else(|| EtcdFailure::NoEffect("too many etcd leases".into()))
+    }
+
+    /// Asks once more about an etcd lease that may have ended.
+    pub async fn probe(&self, lease: i64) -> Result<(), EtcdFailure> {
+        let sent = self.clock.now();
+        let seconds = match self.members.call(LeaseTimeToLiveCall { id: lease }, CallKind::Read).await {
+            Ok(reply) => reply.ttl,
+            Err(EtcdFailure::LeaseGone) => -1,
+            Err(other) => return Err(other),
+        };
+        self.lease_clocks.record_answer(lease, sent, self.clock.now(), seconds);
+        Ok(())
+    }
+
+    /// Asks at the moments that tell most.
+    async fn refine(&self, lease: i64) {
+        for _ in 0..4 {
+            let next = self.lease_clocks.get(lease).and_then(|bounds| bounds.next_probe(self.clock.now()));
+            let Some(next) = next else { return };
+            self.clock.sleep_until(next).await;
+            if self.probe(lease).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps before a retry: longer every time, and not in step with others.
+    pub async fn backoff(&self, round: u32) {
+        let whole = FIRST_BACKOFF.saturating_mul(1 << round.min(10)).min(MAX_BACKOFF);
+        let spread = f64::from(u32::from_le_bytes(draw_bytes())) / f64::from(u32::MAX);
+        self.clock.sleep_until(self.clock.now().plus(whole.mul_f64(0.5 + spread / 2.0))).await;
+    }
+
+    /// Milliseconds since 1970, for people.
+    pub fn wall_millis(&self) -> i64 {
+        wall_micros() / 1000
+    }
+
+    /// A key was in the way of this name.
+    pub fn note_held(&self, name: &str, key: &[u8]) {
+        let now = self.clock.now();
+        let mut seen = self.seen_held.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= MAX_SEEN_HELD {
+            seen.retain(|_, (_, at)| now.since(*at) < SEEN_HELD_FOR);
+        }
+        if seen.len() < MAX_SEEN_HELD {
+            seen.insert(name.to_owned(), (key.to_vec(), now));
+        }
+    }
+
+    /// Nothing is in the way of this name any more, as far as is known.
+    pub fn note_free(&self, name: &str) {
+        self.seen_held.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// The key that was in the way of one of these names a moment ago.
+    pub fn held_a_moment_ago<'n>(&self, names: impl Iterator<Item = &'n str>) -> Option<(&'n str, Vec<u8>)> {
+        let now = self.clock.now();
+        let seen = self.seen_held.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            if let Some((key, at)) = seen.get(name)
+                && now.since(*at) < SEEN_HELD_FOR
+            {
+                return Some((name, key.clone()));
+            }
+        }
+        None
+    }
+}
+
+/// A random text that names one call.
+pub(super) fn draw_call_name() -> String {
+    format!("{:016x}", u64::from_be_bytes(draw_bytes()))
+}

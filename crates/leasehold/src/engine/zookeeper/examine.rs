@@ -1,0 +1,96 @@
+//! What an operator should know of the ensemble and of what is below the chroot.
+
+use std::collections::HashSet;
+
+use zookeeper_client::{self as zk, Client, MultiReadResult};
+
+use crate::engine::{Finding, Promise};
+
+use super::node_name::{NodeForm, blind_client, contenders, parse_child};
+use super::options::ZookeeperLayout;
+use super::shared::ZookeeperShared;
+
+/// Resources that are looked at.
+const NAMES_EXAMINED: usize = 1000;
+const NAMES_AT_ONCE: usize = 100;
+
+impl ZookeeperShared {
+    pub async fn examine_ensemble(&self, client: &Client) -> Result<Vec<Finding>, zk::Error> {
+        let mut found = vec![self.lease_finding()];
+        found.push(Finding::note(
+            "forceSync",
+            "not readable by clients",
+            "With forceSync=no a server answers before it has synced its log: leave it at yes, on every server.",
+        ));
+        let (sync, list) = (client.sync(self.paths.root()), client.list_children(self.paths.root()));
+        sync.await?;
+        let names: Vec<String> = list.await?.iter().filter_map(|child| self.paths.resource(child)).collect();
+        let mut strangers = HashSet::new();
+        for chunk in names[..names.len().min(NAMES_EXAMINED)].chunks(NAMES_AT_ONCE) {
+            let mut reader = client.new_multi_reader();
+            for name in chunk {
+                reader.add_get_children(&self.paths.directory(name))?;
+            }
+            for (name, result) in chunk.iter().zip(reader.commit().await?) {
+                if let MultiReadResult::Children { children } = result {
+                    found.extend(self.directory_findings(name, &children, &mut strangers));
+                }
+            }
+        }
+        if self.is_minded() {
+            let servers = client.list_children(&self.paths.servers()).await?.len();
+            let sentence =
+                "So many processes end minded leases. While there is none, a lease that is over stays closed.";
+            found.push(Finding::note("servers", servers.to_string(), sentence));
+        }
+        Ok(found)
+    }
+
+    fn lease_finding(&self) -> Finding {
+        let session = self.pool.session_timeout();
+        if self.is_minded() {
+            let sentence = "A lease lives for its ttl, whatever becomes of the process that took it.";
+            return Finding::note("lease", "minded", sentence);
+        }
+        let sentence = format!(
+            "A lease ends with the session of its process, and is at most {} long: `leasehold serve` opens lease=minded.",
+            seconds(self.longest_ttl())
+        );
+        let found = format!("session, {} session timeout", seconds(session));
+        Finding::denies(&[Promise::OutlivesProcess], "lease", found, "minded", sentence)
+    }
+
+    /// Who else uses a resource, and whether they see us.
+    fn directory_findings(
+        &self,
+        name: &str,
+        children: &[String],
+        strangers: &mut HashSet<&'static str>,
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let queue = contenders(children);
+        if let Some(sentence) = blind_client(&queue, self.options.layout) {
+            let layout = match self.options.layout {
+                ZookeeperLayout::Curator => "curator",
+                ZookeeperLayout::Kazoo => "kazoo",
+                ZookeeperLayout::Both => "both",
+            };
+            let setting = format!("clients of {name}");
+            found.push(Finding::warning(setting, format!("layout={layout}"), "clients that see each other", sentence));
+        }
+        if queue.iter().any(|node| node.form == NodeForm::Other) && strangers.insert("other") {
+            let sentence = "These nodes count as exclusive contenders. Check that their client sees ours.";
+            found.push(Finding::warning(format!("nodes of {name}"), "names of an unknown client", "", sentence));
+        }
+        if children.iter().any(|child| parse_child(child).is_none()) && strangers.insert("ignored") {
+            let sentence = "Children that end in no number are ignored here. Curator counts every child.";
+            found.push(Finding::warning(format!("children of {name}"), "names without a number", "none", sentence));
+        }
+        found
+    }
+}
+
+/// A span in whole seconds where it is one.
+pub(super) fn seconds(span: std::time::Duration) -> String {
+    if span.subsec_millis() == 0 { format!("{} s", span.as_secs()) } else { format!("{} ms", span.as_millis()) }
+}

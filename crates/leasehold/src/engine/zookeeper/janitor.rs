@@ -1,0 +1,213 @@
+//! The processes that mind leases, and who looks after those of a process that is gone.
+//!
+//! Each has an ephemeral node. The one with the lowest name is the janitor: at its start, when a process disappears and
+//! now and then, it walks through all resources and minds what nobody minds.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zookeeper_client::{self as zk, Acls, Client, CreateMode, MultiReadResult, OneshotWatcher};
+
+use crate::clock::Time;
+use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, PublicId};
+
+use super::node_name::{QueueNode, contenders};
+use super::record::{NodeRecord, NodeState, RequestRecord};
+use super::shared::{FoundNode, ZookeeperShared, or_empty};
+
+/// How often everything is walked through even though nobody disappeared: for what a lost reply may have left.
+const WALK_EVERY: Duration = Duration::from_secs(300);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Nodes that one request reads.
+const READS_AT_ONCE: usize = 100;
+/// A request id without a lease is forgotten this long after it was first seen so.
+const REQUEST_KEPT: Duration = Duration::from_secs(60);
+
+/// What the janitor knows between its looks.
+#[derive(Default)]
+struct JanitorState {
+    /// Those who were there at the last look.
+    servers: HashSet<String>,
+    walked: Option<Time>,
+    /// Requests without a lease, and since when.
+    orphans: std::collections::HashMap<String, Time>,
+}
+
+impl ZookeeperShared {
+    fn server_path(&self, server: &str) -> String {
+        format!("{}/{server}", self.paths.servers())
+    }
+
+    /// Whether a process that minds leases is there. If it cannot be asked: it is.
+    pub async fn is_alive(&self, client: &Client, server: &str) -> bool {
+        !matches!(client.check_stat(&self.server_path(server)).await, Ok(None))
+    }
+
+    /// Says that this process minds leases.
+    pub async fn announce(&self, client: &Client) -> Result<(), zk::Error> {
+        let options = CreateMode::Ephemeral.with_acls(Acls::new(&self.acls));
+        match client.create(&self.server_path(&self.server), &[], &options).await {
+            Ok(_) | Err(zk::Error::NodeExists) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Runs until the engine is closed.
+pub(super) async fn run_janitor(shared: Arc<ZookeeperShared>) {
+    let mut state = JanitorState::default();
+    let mut sessions = shared.pool.changes();
+    let clock = shared.options.clock.clone();
+    loop {
+        sessions.mark_unchanged();
+        let looked = match shared.pool.connected(0) {
+            Some(client) => look(&shared, &client, &mut state).await,
+            None => Err(zk::Error::ConnectionLoss),
+        };
+        let (watcher, next) = match looked {
+            Ok(watcher) => {
+                (Some(watcher), WALK_EVERY.min(if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT }))
+            }
+            Err(_) => (None, RETRY_AFTER),
+        };
+        let fired = async {
+            match watcher {
+                Some(watcher) => drop(watcher.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shared.closed.cancelled() => return,
+            () = fired => {}
+            _ = sessions.changed() => {}
+            () = clock.sleep_until(clock.now().plus(next)) => {}
+        }
+    }
+}
+
+/// One look at who is there; a walk if it is due.
+async fn look(
+    shared: &Arc<ZookeeperShared>,
+    client: &Client,
+    state: &mut JanitorState,
+) -> Result<OneshotWatcher, zk::Error> {
+    let (children, watcher) = client.list_and_watch_children(&shared.paths.servers()).await?;
+    let mut servers: HashSet<String> = children.into_iter().collect();
+    if !servers.contains(&shared.server) {
+        shared.announce(client).await?;
+        servers.insert(shared.server.clone());
+    }
+    let lowest = servers.iter().min().is_some_and(|lowest| *lowest == shared.server);
+    let gone = state.servers.iter().any(|server| !servers.contains(server));
+    let now = shared.now();
+    let due = if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT };
+    let stale = state.walked.is_none_or(|walked| now.since(walked) >= due);
+    if lowest && (gone || stale) {
+        walk(shared, client, &servers).await?;
+        forget_requests(shared, client, &servers, state).await?;
+        state.walked = Some(now);
+    } else if !lowest {
+        // Whoever becomes the lowest walks at once.
+        state.walked = None;
+    }
+    state.servers = servers;
+    Ok(watcher)
+}
+
+/// Minds what nobody minds.
+async fn walk(shared: &Arc<ZookeeperShared>, client: &Client, servers: &HashSet<String>) -> Result<(), zk::Error> {
+    let children = or_empty(client.list_children(shared.paths.root()).await)?;
+    let names: Vec<String> = children.iter().filter_map(|child| shared.paths.resource(child)).collect();
+    for chunk in names.chunks(READS_AT_ONCE) {
+        let mut reader = client.new_multi_reader();
+        for name in chunk {
+            reader.add_get_children(&shared.paths.directory(name))?;
+        }
+        for (name, result) in chunk.iter().zip(reader.commit().await?) {
+            let MultiReadResult::Children { children } = result else { continue };
+            let ours: Vec<QueueNode> = contenders(&children).into_iter().filter(ZookeeperShared::may_hold).collect();
+            for nodes in ours.chunks(READS_AT_ONCE) {
+                walk_nodes(shared, client, servers, name, nodes).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn walk_nodes(
+    shared: &Arc<ZookeeperShared>,
+    client: &Client,
+    servers: &HashSet<String>,
+    name: &str,
+    nodes: &[QueueNode],
+) -> Result<(), zk::Error> {
+    let directory = shared.paths.directory(name);
+    let mut reader = client.new_multi_reader();
+    for node in nodes {
+        reader.add_get_data(&format!("{directory}/{}", node.name))?;
+    }
+    for (node, result) in nodes.iter().zip(reader.commit().await?) {
+        let MultiReadResult::Data { data, stat } = result else { continue };
+        let Some(record) = NodeRecord::parse(&data) else { continue };
+        let minded = servers.contains(&record.server) && record.server != shared.server;
+        // Nodes that end with a session, and those of further resources of a claim, need no minding.
+        if minded || stat.ephemeral_owner != 0 || record.first.is_some() || record.state == NodeState::Waiting {
+            continue;
+        }
+        let Some(public) = PublicId::from_hex(&record.id) else { continue };
+        if shared.table.get(&public).is_some() || is_fresh(shared, &record, stat.mtime) {
+            continue;
+        }
+        let Some(token) = record.token(stat.mzxid, shared.options.token_base) else { continue };
+        let path = format!("{directory}/{}", node.name);
+        let found = FoundNode { node: node.clone(), path, record, stat };
+        let paths = shared.find_paths(client, &found, name).await?;
+        let letter = ModeLetter::from_mode(node.mode);
+        let secret = leasehold_core::Secret::new([0; 16]);
+        let several = !found.record.names.is_empty();
+        let lease = NamedLease { token, letter, several, first: name.to_owned(), secret };
+        shared.mind(found, &lease, paths);
+    }
+    Ok(())
+}
+
+/// A node of this very process that was made a moment ago: its acquire is under way.
+fn is_fresh(shared: &ZookeeperShared, record: &NodeRecord, mtime: i64) -> bool {
+    let age = ZookeeperShared::wall_ms().saturating_sub(u64::try_from(mtime).unwrap_or(0));
+    record.server == shared.server && age < 30_000
+}
+
+/// Forgets requests of processes that are gone, a while after their leases ended.
+async fn forget_requests(
+    shared: &Arc<ZookeeperShared>,
+    client: &Client,
+    servers: &HashSet<String>,
+    state: &mut JanitorState,
+) -> Result<(), zk::Error> {
+    let now = shared.now();
+    let mut orphans = std::collections::HashMap::new();
+    for digest in or_empty(client.list_children(&shared.paths.requests()).await)? {
+        let path = shared.paths.request(&digest);
+        let Ok((data, stat)) = client.get_data(&path).await else { continue };
+        let Some(record) = RequestRecord::parse(&data).filter(|record| !servers.contains(&record.server)) else {
+            continue;
+        };
+        let lease = record.lease(crate::engine::Token::MIN);
+        let live = match &lease {
+            Some(lease) => shared.find_first(client, &lease.first, ZookeeperShared::public_id(lease)).await?.is_some(),
+            None => false,
+        };
+        if live {
+            continue;
+        }
+        let since = state.orphans.get(&digest).copied().unwrap_or(now);
+        if now.since(since) >= REQUEST_KEPT {
+            let _ = client.delete(&path, Some(stat.version)).await;
+        } else {
+            orphans.insert(digest, since);
+        }
+    }
+    state.orphans = orphans;
+    Ok(())
+}

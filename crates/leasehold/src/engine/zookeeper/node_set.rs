@@ -1,0 +1,127 @@
+//! All nodes of one lease, changed together: one request where there is one node, one transaction where there are more.
+
+use zookeeper_client::{self as zk, Client, CreateMode, CreateOptions, MultiWriteError, MultiWriteResult, Stat};
+
+/// How a change of all nodes of a lease went.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NodeChange {
+    /// It happened. The stat of the first node, where the server gives one.
+    Done(Option<Stat>),
+    /// A node is not there: the lease or the place is over.
+    Gone,
+    /// The nodes have another version.
+    Changed,
+}
+
+/// A node and what it is to hold.
+pub(super) type NodeData = (String, Vec<u8>);
+
+/// Deletes the nodes, the first one only at this version. What is gone already is left out.
+pub(super) async fn delete_nodes(
+    client: &Client,
+    paths: &[String],
+    version: Option<i32>,
+) -> Result<NodeChange, zk::Error> {
+    if let [path] = paths {
+        return match client.delete(path, version).await {
+            Ok(()) => Ok(NodeChange::Done(None)),
+            Err(zk::Error::NoNode) => Ok(NodeChange::Gone),
+            Err(zk::Error::BadVersion) => Ok(NodeChange::Changed),
+            Err(error) => Err(error),
+        };
+    }
+    let (mut left, mut first_gone): (Vec<(usize, &String)>, bool) = (paths.iter().enumerate().collect(), false);
+    while !left.is_empty() {
+        let mut writer = client.new_multi_writer();
+        for (at, path) in &left {
+            writer.add_delete(path, version.filter(|_| *at == 0))?;
+        }
+        match writer.commit().await {
+            Ok(_) => break,
+            Err(MultiWriteError::OperationFailed { index, source: zk::Error::NoNode }) => {
+                let (at, _) = left.remove(index);
+                first_gone |= at == 0;
+            }
+            Err(MultiWriteError::OperationFailed { source: zk::Error::BadVersion, .. }) => {
+                return Ok(NodeChange::Changed);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(if first_gone { NodeChange::Gone } else { NodeChange::Done(None) })
+}
+
+/// Writes the nodes if all of them have this version.
+pub(super) async fn write_nodes(client: &Client, nodes: &[NodeData], version: i32) -> Result<NodeChange, zk::Error> {
+    if let [(path, data)] = nodes {
+        return match client.set_data(path, data, Some(version)).await {
+            Ok(stat) => Ok(NodeChange::Done(Some(stat))),
+            Err(error) => read_failure(error),
+        };
+    }
+    let mut writer = client.new_multi_writer();
+    for (path, data) in nodes {
+        writer.add_set_data(path, data, Some(version))?;
+    }
+    match writer.commit().await {
+        Ok(results) => Ok(NodeChange::Done(results.first().and_then(|result| match result {
+            MultiWriteResult::SetData { stat } => Some(*stat),
+            _ => None,
+        }))),
+        Err(error) => read_failure(error.into()),
+    }
+}
+
+/// Puts other nodes with the same numbers in the place of these, in one transaction: nobody sees a gap.
+pub(super) async fn swap_nodes(
+    client: &Client,
+    from: &[String],
+    to: &[NodeData],
+    options: &CreateOptions<'_>,
+    request: Option<&NodeData>,
+) -> Result<NodeChange, zk::Error> {
+    let mut writer = client.new_multi_writer();
+    for (path, data) in to {
+        writer.add_create(path, data, options)?;
+    }
+    for path in from {
+        writer.add_delete(path, None)?;
+    }
+    if let Some((path, data)) = request {
+        writer.add_set_data(path, data, None)?;
+    }
+    // The stat of a node made in a transaction is not valid in 3.8: it is asked for.
+    let (commit, first) = (writer.commit(), client.check_stat(&to[0].0));
+    match commit.await {
+        Ok(_) => Ok(NodeChange::Done(first.await.ok().flatten())),
+        Err(error) => read_failure(error.into()),
+    }
+}
+
+fn read_failure(error: zk::Error) -> Result<NodeChange, zk::Error> {
+    match error {
+        zk::Error::NoNode => Ok(NodeChange::Gone),
+        zk::Error::BadVersion => Ok(NodeChange::Changed),
+        error => Err(error),
+    }
+}
+
+/// Makes a node and those above it; what is there stays.
+pub(super) async fn make_path(client: &Client, path: &str, options: &CreateOptions<'_>) -> Result<(), zk::Error> {
+    match client.create(path, &[], options).await {
+        Ok(_) | Err(zk::Error::NodeExists) => return Ok(()),
+        Err(zk::Error::NoNode) => {}
+        Err(error) => return Err(error),
+    }
+    client.mkdir(path, options).await
+}
+
+/// How the nodes of leases are made.
+pub(super) const fn node_mode(ephemeral: bool, numbered: bool) -> CreateMode {
+    match (ephemeral, numbered) {
+        (true, true) => CreateMode::EphemeralSequential,
+        (true, false) => CreateMode::Ephemeral,
+        (false, true) => CreateMode::PersistentSequential,
+        (false, false) => CreateMode::Persistent,
+    }
+}

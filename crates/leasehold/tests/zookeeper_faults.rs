@@ -1,0 +1,307 @@
+//! The ZooKeeper engine when replies, connections, sessions, servers and processes are lost.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stderr)] // real servers live in real time
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leasehold::clock::{Clock, SystemClock, Time};
+use leasehold::engine::zookeeper::{ZookeeperEngine, ZookeeperEngineOptions, ZookeeperLease};
+use leasehold::engine::{Claim, Engine, Mode, Want};
+use leasehold::{Error, Refusal};
+use leasehold_harness::proxy::Proxy;
+use leasehold_harness::zookeeper::ZookeeperEnsemble;
+
+/// The shortest session that makes sense with ticks of half a second.
+const SHORT_SESSION: Duration = Duration::from_secs(2);
+
+fn options(url: &str, lease: ZookeeperLease) -> ZookeeperEngineOptions {
+    let mut options = ZookeeperEngineOptions::from_url(url).expect("a url");
+    options.lease = lease;
+    options.session_timeout = Some(SHORT_SESSION);
+    options
+}
+
+async fn open(url: &str, lease: ZookeeperLease) -> Arc<ZookeeperEngine> {
+    ZookeeperEngine::open(options(url, lease)).await.expect("the engine opens")
+}
+
+fn behind(proxy: &Proxy) -> String {
+    format!("zk://127.0.0.1:{}/locks", proxy.port())
+}
+
+fn claim(name: &str, ttl: Duration) -> Claim {
+    Claim::new(vec![Want::exclusive(name)], ttl, "ada")
+}
+
+async fn until(what: &str, limit: Duration, is_so: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed() < limit, "after {limit:?} it is not so that {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Goal: a create whose reply is lost is found again: it has one effect, and leaves nothing behind.
+/// Method: swallow the replies of an acquire, cut the connections, let it go on. One name and two, both kinds of leases.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_replies_of_creates_are_found_again() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let proxy = Proxy::start(ensemble.client_ports()[0]);
+    let direct = open(&ensemble.url("locks"), ZookeeperLease::Minded).await;
+    for lease in [ZookeeperLease::Minded, ZookeeperLease::Session] {
+        let mut long = options(&behind(&proxy), lease);
+        long.session_timeout = Some(Duration::from_secs(10));
+        let engine = ZookeeperEngine::open(long).await.expect("it opens");
+        for round in 0..12_u64 {
+            let name = format!("seat-{lease:?}-{round}");
+            let mut asked = claim(&name, Duration::from_secs(8));
+            if round % 3 == 2 {
+                asked.wants.push(Want::exclusive(format!("{name}-aisle")));
+            }
+            proxy.swallow_replies(true);
+            let acquire = tokio::spawn({
+                let (engine, asked) = (engine.clone(), asked.clone());
+                async move { engine.acquire(asked).await }
+            });
+            tokio::time::sleep(Duration::from_millis(5 + round * 5)).await;
+            proxy.cut_all();
+            proxy.swallow_replies(false);
+            let grant = acquire.await.unwrap().unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+            let seen = direct.inspect(&name).await.unwrap().expect("it is held");
+            assert_eq!((seen.holders.len(), seen.holders[0].token), (1, grant.token), "round {round}");
+            assert!(engine.release(&grant.lease_id).await.expect("released"), "round {round}");
+            for want in &asked.wants {
+                assert_eq!(direct.inspect(&want.name).await.unwrap(), None, "nothing is left of round {round}");
+            }
+        }
+    }
+}
+
+/// Goal: releases and renewals whose replies are lost have one effect, and are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_replies_of_owners_are_found_again() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let proxy = Proxy::start(ensemble.client_ports()[0]);
+    let direct = open(&ensemble.url("locks"), ZookeeperLease::Minded).await;
+    let mut long = options(&behind(&proxy), ZookeeperLease::Minded);
+    long.session_timeout = Some(Duration::from_secs(10));
+    let engine = ZookeeperEngine::open(long).await.expect("it opens");
+    let lose = async || {
+        proxy.swallow_replies(true);
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        proxy.cut_all();
+        proxy.swallow_replies(false);
+    };
+    for round in 0..6 {
+        let grant = engine.acquire(claim("seat", Duration::from_secs(20))).await.expect("granted");
+        let (renewed, ()) = tokio::join!(engine.renew(&grant.lease_id, None), lose());
+        assert!(renewed.expect("renewed").remaining > Duration::from_secs(15), "round {round}");
+        assert_eq!(direct.inspect("seat").await.unwrap().expect("held").holders[0].token, grant.token);
+        let (released, ()) = tokio::join!(engine.release(&grant.lease_id), lose());
+        assert!(released.expect("released"), "round {round}");
+        assert_eq!(direct.inspect("seat").await.unwrap(), None);
+    }
+}
+
+/// Goal: with session leases nobody who lost the session thinks that they hold; and the next one gets it only then.
+/// Method: cut a holder and a waiter off for longer than their session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_over_takes_its_leases_and_waiters_along() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let proxy = Proxy::start(ensemble.client_ports()[0]);
+    let cut_off = open(&behind(&proxy), ZookeeperLease::Session).await;
+    let other = open(&ensemble.url("locks"), ZookeeperLease::Session).await;
+    let (ttl, patience) = (Duration::from_millis(1500), Duration::from_secs(30));
+    let lost = cut_off.acquire(claim("seat", ttl)).await.expect("granted");
+    let busy = other.acquire(claim("aisle", ttl)).await.expect("granted");
+    let waiter = tokio::spawn({
+        let (engine, asked) = (cut_off.clone(), Claim { wait: patience, ..claim("aisle", ttl) });
+        async move { engine.acquire(asked).await }
+    });
+    until("one waits", Duration::from_secs(5), async || {
+        other.inspect("aisle").await.unwrap().is_some_and(|seen| seen.queue_len == 1)
+    })
+    .await;
+    let keep = tokio::spawn({
+        let (other, busy) = (other.clone(), busy.lease_id.clone());
+        async move {
+            for _ in 0..16 {
+                other.renew(&busy, None).await.expect("renewed");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+    });
+    cut_off.renew(&lost.lease_id, None).await.expect("renewed");
+    let began = Instant::now();
+    proxy.refuse(true);
+    proxy.cut_all();
+    let next = other.acquire(Claim { wait: patience, ..claim("seat", ttl) }).await.expect("granted");
+    assert!(began.elapsed() >= ttl - Duration::from_millis(100), "never early: {:?}", began.elapsed());
+    assert!(next.token > lost.token);
+    let answer = waiter.await.unwrap();
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    proxy.refuse(false);
+    let renewed = cut_off.renew(&lost.lease_id, None).await;
+    assert!(
+        matches!(renewed, Err(Error::Refused(Refusal::Stale) | Error::Unavailable { .. })),
+        "a lost lease is not renewed: {renewed:?}"
+    );
+    keep.await.unwrap();
+    // It works again by itself.
+    until("the engine is back", Duration::from_secs(10), async || cut_off.acquire(claim("row", ttl)).await.is_ok())
+        .await;
+}
+
+/// A clock of another machine: the same time, and another boot.
+struct OtherBoot(SystemClock);
+
+impl Clock for OtherBoot {
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        [7; 16]
+    }
+
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.0.sleep_until(at)
+    }
+
+    fn on_step(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.0.on_step(wake);
+    }
+}
+
+/// Goal: when the process that minds leases is gone, others renew and release them, and end the rest: never early.
+/// Method: cut a process off for good. One lease is renewed by another one, one is released, two lapse; the other process
+/// is on the same machine, or on another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_of_a_process_that_is_gone_are_minded_by_others() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    for same_machine in [true, false] {
+        let chroot = format!("locks-{same_machine}");
+        let proxy = Proxy::start(ensemble.client_ports()[0]);
+        let url = format!("zk://127.0.0.1:{}/{chroot}", proxy.port());
+        let gone = open(&url, ZookeeperLease::Minded).await;
+        let mut opened = options(&ensemble.url(&chroot), ZookeeperLease::Minded);
+        if !same_machine {
+            opened.clock = Arc::new(OtherBoot(SystemClock));
+        }
+        let other = ZookeeperEngine::open(opened).await.expect("it opens");
+        let ttl = Duration::from_secs(4);
+        let began = Instant::now();
+        let kept = gone.acquire(claim("kept", ttl)).await.expect("granted");
+        let released = gone.acquire(claim("released", ttl)).await.expect("granted");
+        let both = vec![Want::exclusive("lapsing"), Want { name: "shared".into(), mode: Mode::Shared }];
+        let lapsing = gone.acquire(Claim { wants: both, ..claim("lapsing", ttl) }).await.expect("granted");
+        let delayed = Claim { delay: Duration::from_secs(2), ..claim("delayed", ttl) };
+        gone.acquire(delayed).await.expect("granted");
+        proxy.refuse(true);
+        proxy.cut_all();
+        assert!(other.release(&released.lease_id).await.expect("through another process"));
+        let renewing = tokio::spawn({
+            let (other, kept) = (other.clone(), kept.lease_id.clone());
+            async move {
+                for _ in 0..12 {
+                    other.renew(&kept, None).await.expect("through another process");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        });
+        let next = other
+            .acquire(Claim { wait: Duration::from_secs(30), ..claim("shared", ttl) })
+            .await
+            .expect("the lease of a process that is gone ends");
+        let took = began.elapsed();
+        eprintln!("same machine {same_machine}: ended {took:?} after the grant of {ttl:?}");
+        assert!(took >= ttl, "never early: {took:?}");
+        assert!(took < ttl + SHORT_SESSION * 2 + ttl + Duration::from_secs(3), "{took:?}");
+        assert!(next.token > lapsing.token);
+        assert_eq!(other.inspect("lapsing").await.unwrap(), None, "both resources are free");
+        let closed = other.acquire(Claim { wait: Duration::from_secs(30), ..claim("delayed", ttl) }).await;
+        closed.expect("after the delay");
+        let took = began.elapsed();
+        assert!(took >= ttl + Duration::from_secs(2), "never early: {took:?}");
+        renewing.await.unwrap();
+        assert_eq!(other.inspect("kept").await.unwrap().expect("held").holders[0].token, kept.token);
+        drop(gone);
+    }
+}
+
+/// Goal: nobody holds twice and tokens rise while leaders are killed and stopped; and it goes on afterwards.
+/// Method: two engines, eight workers on one name; the history is checked while it is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaders_may_be_killed_and_stopped() {
+    let ensemble = ZookeeperEnsemble::start(3);
+    let mut engines = Vec::new();
+    for _ in 0..2 {
+        let mut options = options(&ensemble.url("locks"), ZookeeperLease::Minded);
+        options.session_timeout = Some(Duration::from_secs(10));
+        engines.push(ZookeeperEngine::open(options).await.expect("it opens"));
+    }
+    let (holding, grants) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let last: Arc<Mutex<Option<leasehold::Token>>> = Arc::default();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let workers: Vec<_> = (0..8)
+        .map(|number| {
+            let engine = engines[number % 2].clone();
+            let (holding, grants, last, stop) = (holding.clone(), grants.clone(), last.clone(), stop.clone());
+            tokio::spawn(async move {
+                let ttl = Duration::from_secs(20);
+                while !stop.load(Ordering::SeqCst) {
+                    let asked = Claim { wait: Duration::from_secs(20), ..claim("seat", ttl) };
+                    let grant = match engine.acquire(asked).await {
+                        Ok(grant) => grant,
+                        Err(Error::Unavailable { .. } | Error::Indeterminate { .. } | Error::Refused(_)) => {
+                            tokio::time::sleep(Duration::from_millis(100)).await;
+                            continue;
+                        }
+                        Err(error) => panic!("{error:?}"),
+                    };
+                    assert_eq!(holding.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+                    {
+                        let mut last = last.lock().unwrap();
+                        assert!(grant.token > *last, "{:?} after {last:?}", grant.token);
+                        *last = grant.token;
+                    }
+                    grants.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    holding.fetch_sub(1, Ordering::SeqCst);
+                    for _ in 0..40 {
+                        match engine.release(&grant.lease_id).await {
+                            Err(Error::Unavailable { .. } | Error::Indeterminate { .. }) => {
+                                tokio::time::sleep(Duration::from_millis(100)).await;
+                            }
+                            _ => break,
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    let more = async |what: &str| {
+        let before = grants.load(Ordering::SeqCst);
+        until(what, Duration::from_secs(30), async || grants.load(Ordering::SeqCst) > before + 20).await;
+    };
+    more("it goes well").await;
+    let leader = ensemble.leader();
+    ensemble.kill(leader);
+    more("it goes on without the leader").await;
+    ensemble.restart(leader);
+    let leader = ensemble.leader();
+    ensemble.freeze(leader);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    more("it goes on while the leader is stopped").await;
+    ensemble.thaw(leader);
+    more("it goes on when it is back").await;
+    stop.store(true, Ordering::SeqCst);
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    eprintln!("{} grants", grants.load(Ordering::SeqCst));
+    until("nothing is left", Duration::from_secs(25), async || matches!(engines[0].inspect("seat").await, Ok(None)))
+        .await;
+}
