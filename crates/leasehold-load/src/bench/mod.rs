@@ -68,7 +68,7 @@ Example:
 
 Without --url it runs in a fresh directory ./leasehold-bench-XXXX, which is removed afterwards;
 LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is durable there.
-Servers and engines: leasehold://, redis://, redlock://, postgres://. In a build with the feature peers also
+Servers and engines: leasehold://, redis://, redlock://, postgres://, etcd://, zk://. In a build with the feature peers also
 bare+redis://, bare+etcd://, bare+zk:// and bare+postgres://: the same load by the peer's own client, to compare with.
 The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 

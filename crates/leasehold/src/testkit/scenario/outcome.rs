@@ -155,7 +155,7 @@ pub(super) type NamedTokens = HashMap<String, (Token, Option<Duration>)>;
 pub(super) struct ObservedOutcome {
     pub word: &'static str,
     /// When, by the script, a line tells that somebody who waited was let in.
-    pub let_in_at: Option<Duration>,
+    let_in_at: Option<Duration>,
     token: Option<Token>,
     remaining: Option<Duration>,
     renewable: Option<Duration>,
@@ -171,6 +171,10 @@ pub(super) struct ObservedOutcome {
 impl ObservedOutcome {
     pub fn word(word: &'static str) -> Self {
         Self { word, ..Self::default() }
+    }
+
+    pub fn let_in_at(self, at: Option<Duration>) -> Self {
+        Self { let_in_at: at, ..self }
     }
 
     pub fn counted(word: &'static str, count: usize) -> Self {

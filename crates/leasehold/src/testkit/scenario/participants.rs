@@ -62,7 +62,8 @@ impl Participants {
     /// Compares what came of a line with what the script says.
     pub fn check(&mut self, line: &ScenarioLine, seen: &ObservedOutcome) -> Result<(), String> {
         let let_in_at = line.act.is_none().then_some(line.at);
-        line.expected.check(&ObservedOutcome { let_in_at, ..seen.clone() }, &mut self.tokens, self.stretch)
+        let seen = seen.clone().let_in_at(let_in_at);
+        line.expected.check(&seen, &mut self.tokens, self.stretch)
     }
 
     /// A script says how every waiting acquire ends.
