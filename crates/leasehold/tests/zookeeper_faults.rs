@@ -43,6 +43,56 @@ async fn until(what: &str, limit: Duration, is_so: impl AsyncFn() -> bool) {
     }
 }
 
+/// Goal: tokens rise in the order of grants, even for a node that was made before the grant that it follows.
+/// Method: bob waits behind ada. The reply of eve's create is lost, and she stays cut off while bob is granted and releases.
+/// Then she finds her node with its turn. Both kinds of leases, one name and two.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_found_again_late_has_a_token_above_those_before_it() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let proxy = Proxy::start(ensemble.client_ports()[0]);
+    let direct = open(&ensemble.url("locks"), ZookeeperLease::Minded).await;
+    for (lease, names) in [
+        (ZookeeperLease::Minded, 1),
+        (ZookeeperLease::Minded, 2),
+        (ZookeeperLease::Session, 1),
+        (ZookeeperLease::Session, 2),
+    ] {
+        let mut long = options(&behind(&proxy), lease);
+        long.session_timeout = Some(Duration::from_secs(10));
+        let cut_off = ZookeeperEngine::open(long).await.expect("it opens");
+        let name = format!("seat-{lease:?}-{names}");
+        let asked = |wait| {
+            let mut asked = Claim { wait, ..claim(&name, Duration::from_secs(8)) };
+            asked.wants.extend((1..names).map(|at| Want::exclusive(format!("{name}-{at}"))));
+            asked
+        };
+        let spawn = |engine: &Arc<ZookeeperEngine>| {
+            let (engine, asked) = (engine.clone(), asked(Duration::from_secs(20)));
+            tokio::spawn(async move { engine.acquire(asked).await })
+        };
+        let waiting = |count| {
+            let (direct, name) = (&direct, &name);
+            async move || direct.inspect(name).await.unwrap().is_some_and(|seen| seen.queue_len >= count)
+        };
+        let ada = direct.acquire(asked(Duration::ZERO)).await.expect("free");
+        let bob = spawn(&direct);
+        until("bob waits", Duration::from_secs(5), waiting(1)).await;
+        proxy.swallow_replies(true);
+        let eve = spawn(&cut_off);
+        until("eve waits", Duration::from_secs(5), waiting(2)).await;
+        proxy.refuse(true);
+        proxy.cut_all();
+        proxy.swallow_replies(false);
+        assert!(direct.release(&ada.lease_id).await.expect("live"));
+        let bob = bob.await.unwrap().expect("his turn");
+        assert!(direct.release(&bob.lease_id).await.expect("live"));
+        proxy.refuse(false);
+        let eve = eve.await.unwrap().expect("her turn");
+        assert!(eve.token > bob.token && bob.token > ada.token, "{lease:?}: {ada:?} {bob:?} {eve:?}");
+        assert!(cut_off.release(&eve.lease_id).await.expect("live"));
+    }
+}
+
 /// Goal: a create whose reply is lost is found again: it has one effect, and leaves nothing behind.
 /// Method: swallow the replies of an acquire, cut the connections, let it go on. One name and two, both kinds of leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

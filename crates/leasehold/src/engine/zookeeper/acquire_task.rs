@@ -314,7 +314,12 @@ impl ZookeeperAcquireTask {
             return AcquireStep::Done(Some(Err(Refusal::QueueFull { resource }.into())));
         }
         match blocked {
-            None if place.step != NodeStep::Waiting => AcquireStep::Done(Some(self.grant(place))),
+            None if place.grants() => AcquireStep::Done(Some(self.grant(place))),
+            // Its turn came later: a write of now is the grant, and its token is above all that were before it.
+            None if place.step == NodeStep::First => match self.change_step(place, NodeStep::Holder).await {
+                Ok(place) => AcquireStep::Done(Some(self.grant(place))),
+                Err(step) => step,
+            },
             None => self.wait(place).await,
             Some(at) if !self.waits() => {
                 let name = self.claim.wants[at].name.clone();
@@ -355,6 +360,9 @@ impl ZookeeperAcquireTask {
         let (cap, end_at, first) = (nodes.cap, nodes.end_at(), self.claim.wants[0].name.clone());
         let lease = MindedLease::new(self.ids.public, first, self.ids.letter, token, nodes);
         self.shared.table.insert(lease, end_at);
+        if place.step == NodeStep::First {
+            self.note_granted(&place.client, token);
+        }
         let now = self.shared.now();
         Ok(Grant {
             lease_id: self.ids.lease(&self.claim, token).to_lease_id(),
@@ -362,6 +370,14 @@ impl ZookeeperAcquireTask {
             remaining: end.since(now),
             renewable: cap.map(|cap| cap.since(now)),
         })
+    }
+
+    /// Tells those who repeat the request elsewhere that the node which was made is a grant. They cannot see it in the queue
+    /// once that has changed. Nobody waits for it: until then they are told to come again.
+    fn note_granted(&self, client: &Client, token: Token) {
+        let Some((path, data)) = self.writer().request_data(NodeState::Held, Some(token)) else { return };
+        let client = client.clone();
+        self.shared.runtime.spawn(async move { client.set_data(&path, &data, None).await.map(drop) });
     }
 
     async fn wait(&mut self, mut place: QueuePlace) -> AcquireStep {
@@ -550,7 +566,7 @@ impl ZookeeperAcquireTask {
 /// Whether nodes that were found again are those of a holder.
 fn is_granted(place: &QueuePlace, queues: &[Vec<QueueNode>], ids: &ClaimIds) -> bool {
     let has_all = || queues.iter().all(|queue| position(queue, &ids.key).is_some_and(|at| has_turn(queue, at)));
-    place.step == NodeStep::Holder || (place.step == NodeStep::First && has_all())
+    place.grants() && (place.step == NodeStep::Holder || has_all())
 }
 
 /// Ends when nobody waits for the answer any more.

@@ -72,6 +72,22 @@ pub(super) struct QueuePlace {
     pub zxid: i64,
     /// When that write was sent.
     pub sent: Time,
+    /// Its queues have not changed between that write and the lists that came with the place.
+    pub is_unchanged: bool,
+}
+
+impl QueuePlace {
+    /// Whether nodes that have their turn were granted by the write that made them, so that its zxid is the token.
+    ///
+    /// A node that was made has it only if its queues are as they were then. Otherwise somebody before it may have been
+    /// granted by a later write, and have left: the token of that grant is higher.
+    pub fn grants(&self) -> bool {
+        match self.step {
+            NodeStep::Holder => true,
+            NodeStep::First => self.is_unchanged,
+            NodeStep::Waiting => false,
+        }
+    }
 }
 
 /// How the first request went.
@@ -139,7 +155,8 @@ impl PlaceWriter<'_> {
         }
     }
 
-    fn request_data(&self, state: NodeState) -> Option<NodeData> {
+    /// `token`: where it is not the zxid of the write.
+    pub fn request_data(&self, state: NodeState, token: Option<Token>) -> Option<NodeData> {
         let (digest, fingerprint) = self.ids.request.as_ref()?;
         let letter = self.ids.letter.to_char();
         let record = RequestRecord {
@@ -150,6 +167,7 @@ impl PlaceWriter<'_> {
             letter: if self.wants().len() > 1 { letter.to_ascii_uppercase() } else { letter },
             state,
             server: self.shared.server.clone(),
+            token: token.map(Token::get),
         };
         Some((self.shared.paths.request(digest), record.to_bytes()))
     }
@@ -180,7 +198,7 @@ impl PlaceWriter<'_> {
         let mode = node_mode(!self.shared.is_minded(), true);
         // Both are sent now: the list is not older than the node.
         let create = client.create(&path, &data, &mode.with_acls(Acls::new(&self.shared.acls)));
-        let list = client.list_children(&directory);
+        let list = client.get_children(&directory);
         let (stat, number) = match create.await {
             Ok(created) => created,
             Err(error) if super::failure::is_lost(&error) => return PlaceResult::Unknown,
@@ -188,10 +206,13 @@ impl PlaceWriter<'_> {
         };
         let Ok(number) = i32::try_from(number.into_i64()) else { return PlaceResult::Unknown };
         let nodes = vec![PlacedNode { want: 0, form, number }];
-        let place =
-            QueuePlace { client: client.clone(), nodes, step: NodeStep::First, version: 0, zxid: stat.czxid, sent };
+        let (client, zxid) = (client.clone(), stat.czxid);
         match list.await {
-            Ok(children) => PlaceResult::Placed(place, vec![contenders(&children)]),
+            Ok((children, parent)) => {
+                let is_unchanged = parent.pzxid == zxid;
+                let place = QueuePlace { client, nodes, step: NodeStep::First, version: 0, zxid, sent, is_unchanged };
+                PlaceResult::Placed(place, vec![contenders(&children)])
+            }
             // The node is there, and found again.
             Err(_) => PlaceResult::Unknown,
         }
@@ -215,7 +236,7 @@ impl PlaceWriter<'_> {
                 return PlaceResult::Failed(error);
             }
         }
-        if let Some((path, data)) = self.request_data(NodeState::Try) {
+        if let Some((path, data)) = self.request_data(NodeState::Try, None) {
             let options = node_mode(ephemeral, false).with_acls(acls);
             if let Err(error) = writer.add_create(&path, &data, &options) {
                 return PlaceResult::Failed(error);
@@ -243,7 +264,8 @@ impl PlaceWriter<'_> {
         if nodes.len() != planned.len() {
             return PlaceResult::Unknown;
         }
-        let place = QueuePlace { client: client.clone(), nodes, step: NodeStep::First, version: 0, zxid: 0, sent };
+        let (client, step) = (client.clone(), NodeStep::First);
+        let place = QueuePlace { client, nodes, step, version: 0, zxid: 0, sent, is_unchanged: false };
         self.read_place(place).await
     }
 
@@ -253,7 +275,7 @@ impl PlaceWriter<'_> {
         let first = self.path(&place.nodes[0], place.step);
         let stat = client.check_stat(&first);
         let directories: Vec<String> = (0..self.wants().len()).map(|want| self.directory(want)).collect();
-        let lists: Vec<_> = directories.iter().map(|directory| client.list_children(directory)).collect();
+        let lists: Vec<_> = directories.iter().map(|directory| client.get_children(directory)).collect();
         match stat.await {
             Ok(Some(stat)) => (place.zxid, place.version) = (stat.mzxid, stat.version),
             // Found gone: it was there a moment ago.
@@ -261,9 +283,14 @@ impl PlaceWriter<'_> {
             Err(_) => return PlaceResult::Unknown,
         }
         let mut queues = Vec::with_capacity(lists.len());
+        place.is_unchanged = true;
         for list in lists {
-            match or_empty(list.await) {
-                Ok(children) => queues.push(contenders(&children)),
+            match list.await {
+                Ok((children, parent)) => {
+                    place.is_unchanged &= parent.pzxid == place.zxid;
+                    queues.push(contenders(&children));
+                }
+                Err(zk::Error::NoNode) => queues.push(Vec::new()),
                 Err(_) => return PlaceResult::Unknown,
             }
         }
@@ -307,7 +334,7 @@ impl PlaceWriter<'_> {
         if nodes.is_empty() {
             return Ok(None);
         }
-        let place = QueuePlace { client: client.clone(), nodes, step, version: 0, zxid: 0, sent };
+        let place = QueuePlace { client: client.clone(), nodes, step, version: 0, zxid: 0, sent, is_unchanged: false };
         Ok(Some(self.read_place(place).await))
     }
 
@@ -330,7 +357,7 @@ impl PlaceWriter<'_> {
         let sent = self.shared.now();
         let record = self.record(state, sent);
         let from = self.node_paths(place);
-        let request = self.request_data(state);
+        let request = self.request_data(state, None);
         let client = place.client.clone();
         let changed = if self.shared.is_minded() {
             let to: Vec<String> = place.nodes.iter().map(|node| self.path(node, step)).collect();

@@ -138,6 +138,9 @@ pub(super) struct RequestRecord {
     pub letter: char,
     pub state: NodeState,
     pub server: String,
+    /// Absent in the write that grants: then it is the zxid of that write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
 }
 
 impl RequestRecord {

@@ -16,7 +16,7 @@ use crate::engine::{Grant, Token};
 use crate::error::{Error, Refusal};
 
 use super::failure::{indeterminate, no_effect, unavailable};
-use super::node_name::{NodeStep, has_turn, position};
+use super::node_name::{NodeStep, contenders, has_turn, position};
 use super::record::{NodeState, RequestRecord, token_number};
 use super::shared::{FoundNode, ZookeeperShared};
 
@@ -155,8 +155,9 @@ impl ZookeeperShared {
         };
         let corrupt =
             || Error::Corrupt { engine: super::failure::ENGINE, law: "a request parses".into(), at: path.clone() };
-        let token = token_number(stat.mzxid, self.options.token_base).and_then(Token::new);
         let record = RequestRecord::parse(&data);
+        let written = record.as_ref().and_then(|record| record.token);
+        let token = written.or_else(|| token_number(stat.mzxid, self.options.token_base)).and_then(Token::new);
         let lease = record.as_ref().zip(token).and_then(|(record, token)| record.lease(token));
         let (Some(record), Some(lease)) = (record, lease) else { return Ok(Some(Err(corrupt()))) };
         let found = match self.find_first(client, &lease.first, Self::public_id(&lease)).await {
@@ -164,7 +165,7 @@ impl ZookeeperShared {
             Ok(found) => found,
         };
         let waits = match &found {
-            Some(found) => !self.is_granted(client, found, &lease.first).await.unwrap_or(false),
+            Some(found) => !self.is_granted(client, found, &record, &lease.first).await.unwrap_or(false),
             None => record.state == NodeState::Waiting,
         };
         if waits && found.is_none() {
@@ -192,16 +193,31 @@ impl ZookeeperShared {
         Ok(Some(Ok(grant)))
     }
 
-    async fn is_granted(&self, client: &Client, found: &FoundNode, first: &str) -> Result<bool, zk::Error> {
+    async fn is_granted(
+        &self,
+        client: &Client,
+        found: &FoundNode,
+        request: &RequestRecord,
+        first: &str,
+    ) -> Result<bool, zk::Error> {
         if found.record.waits(found.node.step) {
             return Ok(false);
         }
-        if found.node.step == Some(NodeStep::Holder) || found.record.state == NodeState::Held {
+        let is_held = request.state == NodeState::Held || found.record.state == NodeState::Held;
+        if is_held || found.node.step == Some(NodeStep::Holder) {
             return Ok(true);
         }
-        let queue = self.fresh_queue(client, first).await?;
-        let at = found.node.key.as_ref().and_then(|key| position(&queue, key));
-        Ok(at.is_none_or(|at| has_turn(&queue, at)))
+        // As `QueuePlace::grants` decides. Otherwise it is for the process that made the node to say.
+        let names = if found.record.names.is_empty() { vec![first.to_owned()] } else { found.record.names.clone() };
+        for name in names {
+            let (children, parent) = client.get_children(&self.paths.directory(&name)).await?;
+            let queue = contenders(&children);
+            let at = found.node.key.as_ref().and_then(|key| position(&queue, key));
+            if parent.pzxid != found.stat.czxid || !at.is_some_and(|at| has_turn(&queue, at)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The same lease again, with what is left of it.
