@@ -22,7 +22,8 @@
 //!
 //! # Token
 //!
-//! `token_base` (0) + the zxid of the write that granted: of the create, or of the swap for a holder's node.
+//! `token_base` (0) + the zxid of the write that granted: of the create if the queue has not changed since, else of the swap
+//! for a holder's node.
 //!
 //! # On lost connection
 //!
