@@ -60,6 +60,9 @@ async fn lost_replies_of_creates_are_found_again() {
             if round % 3 == 2 {
                 asked.wants.push(Want::exclusive(format!("{name}-aisle")));
             }
+            // The directories are there: the request whose reply is lost makes the nodes.
+            let warm = direct.acquire(asked.clone()).await.expect("granted");
+            direct.release(&warm.lease_id).await.expect("released");
             proxy.swallow_replies(true);
             let acquire = tokio::spawn({
                 let (engine, asked) = (engine.clone(), asked.clone());

@@ -66,10 +66,7 @@ async fn race_all(servers: usize, query: &str) {
     let mut curator = Command::new("java");
     curator.args(["-XX:+UseSerialGC", "-cp", &from_env("LEASEHOLD_CURATOR"), "CuratorContender"]);
     let each = rounds / THREADS;
-    let foreign = vec![
-        start(kazoo, &ensemble, &witnesses[0], each),
-        start(curator, &ensemble, &witnesses[1], each),
-    ];
+    let foreign = vec![start(kazoo, &ensemble, &witnesses[0], each), start(curator, &ensemble, &witnesses[1], each)];
     let (minded, mut ours) = (query.contains("minded"), tokio::task::JoinSet::new());
     for worker in 0..6 {
         let mut engines = engines.clone();
