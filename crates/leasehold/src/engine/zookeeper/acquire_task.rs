@@ -227,6 +227,7 @@ impl ZookeeperAcquireTask {
                 Ok(None) => AcquireStep::Again,
                 Err(error) => AcquireStep::Done(Some(Err(error))),
             },
+            PlaceResult::Gone => AcquireStep::Done(Some(Err(unavailable(self.attempt(), PLACE_LOST.into())))),
             PlaceResult::Failed(error) => AcquireStep::Done(Some(Err(no_effect(self.attempt(), error)))),
         }
     }
@@ -259,8 +260,9 @@ impl ZookeeperAcquireTask {
                     }
                     return Ok(Some((place, queues)));
                 }
-                // It was removed by somebody else.
-                Some(PlaceResult::Failed(_)) => return Err(unavailable(self.attempt(), PLACE_LOST.into())),
+                Some(PlaceResult::Failed(_) | PlaceResult::Gone) => {
+                    return Err(unavailable(self.attempt(), PLACE_LOST.into()));
+                }
                 Some(PlaceResult::Unknown | PlaceResult::RequestExists) => {}
             }
         }

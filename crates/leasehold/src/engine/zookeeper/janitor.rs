@@ -1,7 +1,7 @@
 //! The processes that mind leases, and who looks after those of a process that is gone.
 //!
-//! Each has an ephemeral node. The one with the lowest name is the janitor: at its start, when a process disappears and
-//! now and then, it walks through all resources and minds what nobody minds.
+//! Each has an ephemeral node. The one with the lowest name is the janitor: at its start and when a process disappears, it
+//! walks through all resources and minds what nobody minds. Now and then everybody does.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ const REQUEST_KEPT: Duration = Duration::from_secs(60);
 struct JanitorState {
     /// Those who were there at the last look.
     servers: HashSet<String>,
+    was_lowest: bool,
+    /// When it walked last, or began.
     walked: Option<Time>,
     /// Requests without a lease, and since when.
     orphans: std::collections::HashMap<String, Time>,
@@ -102,15 +104,15 @@ async fn look(
     let gone = state.servers.iter().any(|server| !servers.contains(server));
     let now = shared.now();
     let due = if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT };
-    let stale = state.walked.is_none_or(|walked| now.since(walked) >= due);
-    if lowest && (gone || stale) {
+    let stale = state.walked.is_some_and(|walked| now.since(walked) >= due);
+    // Whoever becomes the lowest walks at once. The others walk now and then, for what is left under their own name.
+    if (lowest && (gone || !state.was_lowest)) || stale {
         walk(shared, client, &servers).await?;
         forget_requests(shared, client, &servers, state).await?;
         state.walked = Some(now);
-    } else if !lowest {
-        // Whoever becomes the lowest walks at once.
-        state.walked = None;
     }
+    state.walked.get_or_insert(now);
+    state.was_lowest = lowest;
     state.servers = servers;
     Ok(watcher)
 }

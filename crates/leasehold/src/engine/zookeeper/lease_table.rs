@@ -195,3 +195,69 @@ impl LeaseTable {
         self.lock().by_id.values().map(|(lease, _)| lease.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> NodeRecord {
+        let text =
+            r#"{"v":1,"id":"","holder":"ada","state":"held","ttl":4000,"server":"s","boot":"b","until":7,"at":0}"#;
+        NodeRecord::parse(text.as_bytes()).expect("a record")
+    }
+
+    fn lease(number: u8, end_ms: u64) -> Arc<MindedLease> {
+        let nodes = LeaseNodes {
+            paths: vec!["/a".into()],
+            record: record(),
+            version: 0,
+            session: None,
+            end: Time::from_millis(end_ms),
+            span: Duration::from_secs(4),
+            cap: None,
+            over: false,
+        };
+        MindedLease::new(PublicId([number; 16]), "a".into(), ModeLetter::Exclusive, Token::MIN, nodes)
+    }
+
+    /// Goal: a lease is due once, at its last time, and a lease that is gone is never due and keeps no timer.
+    #[test]
+    fn a_lease_is_due_at_its_last_time_only() {
+        let (table, at) = (LeaseTable::default(), Time::from_millis);
+        let (one, two) = (lease(1, 10), lease(2, 20));
+        table.insert(one.clone(), at(10));
+        table.insert(two.clone(), at(20));
+        table.look_at(one.public, at(30));
+        assert_eq!(table.next(), Some(at(20)));
+        assert!(table.due(at(19)).0.is_empty());
+        table.remove(&two);
+        assert!(table.due(at(29)).0.is_empty(), "the second is gone, the first is renewed");
+        assert_eq!(table.due(at(30)).0.len(), 1);
+        assert_eq!((table.next(), table.due(at(99)).0.len()), (None, 0), "once");
+        table.remove(&one);
+        table.look_at(one.public, at(40));
+        assert_eq!(table.next(), None, "nobody looks at what is gone");
+    }
+
+    /// Goal: this process ends a lease later than anybody who counts by a slower clock thinks it is over.
+    #[test]
+    fn a_lease_is_ended_after_its_end() {
+        let nodes = lease(1, 4000);
+        let nodes = nodes.nodes.try_lock().expect("nobody has it");
+        assert_eq!(nodes.end_at(), Time::from_millis(4007));
+    }
+
+    /// Goal: the names of a claim are in its first node only.
+    #[test]
+    fn names_are_in_the_first_node() {
+        let several = NodeRecord { names: vec!["a".into(), "b".into()], ..record() };
+        let data = node_data(&["/a/1".into(), "/b/1".into()], &several);
+        let read: Vec<NodeRecord> = data.iter().map(|(_, bytes)| NodeRecord::parse(bytes).expect("a record")).collect();
+        assert_eq!((read[0].names.len(), read[0].first.as_deref()), (2, None));
+        assert_eq!((read[1].names.len(), read[1].first.as_deref()), (0, Some("a")));
+        assert!(read.iter().all(NodeRecord::is_several));
+        assert!(!NodeRecord::is_several(
+            &NodeRecord::parse(&node_data(&["/a/1".into()], &record())[0].1).expect("one")
+        ));
+    }
+}

@@ -81,6 +81,8 @@ pub(super) enum PlaceResult {
     RequestExists,
     /// The reply was lost: it may have happened.
     Unknown,
+    /// Somebody else removed the nodes.
+    Gone,
     Failed(zk::Error),
 }
 
@@ -257,7 +259,7 @@ impl PlaceWriter<'_> {
         match stat.await {
             Ok(Some(stat)) => (place.zxid, place.version) = (stat.mzxid, stat.version),
             // Found gone: it was there a moment ago.
-            Ok(None) => return PlaceResult::Failed(zk::Error::NotEmpty),
+            Ok(None) => return PlaceResult::Gone,
             Err(_) => return PlaceResult::Unknown,
         }
         let mut queues = Vec::with_capacity(lists.len());
