@@ -80,9 +80,9 @@ async fn stopped_leaders_break_no_law() {
     .await;
 }
 
-/// Goal: every law holds over a ensemble that was killed as a whole: leases that were held are held after it.
+/// Goal: every law holds over an ensemble that was killed as a whole: leases that were held are held after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ensemble_that_is_killed_as_a_whole_breaks_no_law() {
+async fn an_ensemble_that_is_killed_as_a_whole_breaks_no_law() {
     let ensemble = ZookeeperEnsemble::start(3);
     let engine = open(&ensemble.url(PLACE)).await;
     let kept =

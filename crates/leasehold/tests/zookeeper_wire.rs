@@ -111,7 +111,10 @@ async fn a_release_wakes_one() {
 }
 
 /// Runs 64 clients for a slice: how many pairs of acquire and release a second.
-async fn slice<F: Future<Output = ()> + Send>(pair: impl Fn(usize) -> F + Clone + Send + 'static) -> f64 {
+async fn slice<F>(pair: impl Fn(usize) -> F + Clone + Send + Sync + 'static) -> f64
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let (began, span) = (Instant::now(), Duration::from_millis(500));
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..WAITERS {

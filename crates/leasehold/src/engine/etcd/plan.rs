@@ -364,6 +364,32 @@ mod tests {
         }
     }
 
+    /// Goal: what arrives late has no effect: a renewal after a newer one, a promotion or a leave that came before, an
+    /// acquire that was called off.
+    /// Method: the conditions of each transaction.
+    #[test]
+    fn a_late_transaction_has_no_effect() {
+        let (layout, plan) = plan(2, true);
+        let value = value();
+        let put = PutLease { value: &value, lease: 5, request: None };
+        let first = plan.first().key.clone();
+        let not_ended = TxnCondition::absent(plan.ended.clone());
+        let alive = TxnCondition::exists(b"m".to_vec());
+        let seen = TxnCondition::written_at(first.clone(), 9);
+        let renewal = plan.rewrite(b"m", 9, &put).compare;
+        assert!([&seen, &not_ended, &alive].into_iter().all(|one| renewal.contains(one)), "{renewal:?}");
+        let promotion = plan.promote(&layout, b"m", 9, &put, false).compare;
+        assert!([&seen, &alive].into_iter().all(|one| promotion.contains(one)), "{promotion:?}");
+        let acquire = plan.acquire(b"m", Vec::new(), &put, Vec::new()).compare;
+        let unused = TxnCondition::absent(plan.request.clone().expect("it has a request"));
+        assert!([&not_ended, &alive, &unused].into_iter().all(|one| acquire.contains(one)), "{acquire:?}");
+        let lined_up = plan.line_up(&layout, b"m", &put).compare;
+        assert!([&not_ended, &alive, &unused].into_iter().all(|one| lined_up.contains(one)), "{lined_up:?}");
+        assert_eq!(plan.leave(&layout).compare, [TxnCondition::exists(first.clone())]);
+        let resolved = plan.resolve((Vec::new(), 1)).compare;
+        assert_eq!(resolved, [TxnCondition::absent(first), not_ended]);
+    }
+
     /// Goal: only the first key has the names of all; the others say which one that is.
     #[test]
     fn the_first_key_has_the_names() {
