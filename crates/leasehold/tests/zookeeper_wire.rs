@@ -8,7 +8,6 @@ use leasehold::engine::zookeeper::{ZookeeperEngine, ZookeeperEngineOptions};
 use leasehold::engine::{Claim, Engine, Want};
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::zookeeper::ZookeeperEnsemble;
-use zookeeper_client::{Acls, Client, CreateMode};
 
 const DELAY: Duration = Duration::from_millis(60);
 const WAITERS: usize = 64;
@@ -110,74 +109,35 @@ async fn a_release_wakes_one() {
     }
 }
 
-/// Runs 64 clients for a slice: how many pairs of acquire and release a second.
-async fn slice<F>(pair: impl Fn(usize) -> F + Clone + Send + Sync + 'static) -> f64
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let (began, span) = (Instant::now(), Duration::from_millis(500));
-    let mut workers = tokio::task::JoinSet::new();
-    for worker in 0..WAITERS {
-        let pair = pair.clone();
-        workers.spawn(async move {
-            let mut pairs = 0_u32;
-            while began.elapsed() < span {
-                pair(worker).await;
-                pairs += 1;
-            }
-            pairs
-        });
-    }
-    f64::from(workers.join_all().await.into_iter().sum::<u32>()) / began.elapsed().as_secs_f64()
-}
-
-/// The pace of pairs, and its ratio to the bare recipe (create, list, delete; a session for each client), in slices in
-/// turn, for whoever asks.
+/// How many pairs of acquire and release a second, for whoever asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a figure, not a test"]
 async fn pairs_per_second() {
     let ensemble = ZookeeperEnsemble::start(1);
-    let mut bare = Vec::new();
-    for worker in 0..WAITERS {
-        let client = Client::connect(&ensemble.hosts()[0]).await.expect("a client");
-        let parent = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        client.mkdir(&format!("/bare/{worker}"), &parent).await.expect("made");
-        bare.push(client);
-    }
-    let bare = Arc::new(bare);
-    let bare_pair = move |worker: usize| {
-        let bare = bare.clone();
-        async move {
-            let (client, directory) = (&bare[worker], format!("/bare/{worker}"));
-            let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-            let path = format!("{directory}/_c_0f6f5a0e-7d8f-4a55-9d07-0d9a6f0f3a77-lock-");
-            let (_, number) = client.create(&path, b"", &mode).await.expect("made");
-            client.list_children(&directory).await.expect("listed");
-            client.delete(&format!("{path}{number}"), None).await.expect("deleted");
-        }
-    };
     for query in ["lease=minded", "lease=session", "lease=minded&layout=both"] {
         let url = format!("{}?{query}", ensemble.url("figure"));
         let engine = ZookeeperEngine::open(ZookeeperEngineOptions::from_url(&url).unwrap()).await.expect("it opens");
-        let our_pair = move |worker: usize| {
-            let engine = engine.clone();
-            async move {
-                let grant = engine.acquire(claim(&format!("seat-{worker}"))).await.expect("granted");
-                assert!(engine.release(&grant.lease_id).await.expect("released"));
+        for (round, span) in [(0, 3), (1, 5)] {
+            let (began, span) = (Instant::now(), Duration::from_secs(span));
+            let workers: Vec<_> = (0..64)
+                .map(|worker| {
+                    let engine = engine.clone();
+                    tokio::spawn(async move {
+                        let mut pairs = 0_u64;
+                        while began.elapsed() < span {
+                            let grant = engine.acquire(claim(&format!("seat-{worker}"))).await.expect("granted");
+                            assert!(engine.release(&grant.lease_id).await.expect("released"));
+                            pairs += 1;
+                        }
+                        pairs
+                    })
+                })
+                .collect();
+            let mut pairs = 0;
+            for worker in workers {
+                pairs += worker.await.unwrap();
             }
-        };
-        let (mut ours, mut ratios) = (Vec::new(), Vec::new());
-        for round in 0..14 {
-            let (theirs, mine) = (slice(bare_pair.clone()).await, slice(our_pair.clone()).await);
-            // The first slices warm the server up.
-            if round >= 3 {
-                ours.push(mine);
-                ratios.push(mine / theirs);
-            }
+            eprintln!("{query} round {round}: {:.0} pairs/s", pairs as f64 / span.as_secs_f64());
         }
-        ours.sort_by(f64::total_cmp);
-        ratios.sort_by(f64::total_cmp);
-        let (pace, ratio) = (ours[ours.len() / 2], ratios[ratios.len() / 2]);
-        eprintln!("{query}: {pace:.0} pairs/s, {ratio:.2} of the bare recipe ({:.2} to {:.2})", ratios[0], ratios[10]);
     }
 }
