@@ -18,7 +18,7 @@ use leasehold_harness::etcd::{EtcdCluster, EtcdSettings};
 use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::History;
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
-use support::fleet_run::{assert_lawful, assert_lawful_under};
+use support::fleet_run::{assert_lawful, assert_lawful_under, assert_revokes_are_seen};
 use support::recorder::{Recorder, sleep_millis};
 use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
@@ -44,6 +44,13 @@ async fn open_three(cluster: &EtcdCluster) -> Vec<Arc<dyn Engine>> {
 async fn a_quiet_run_is_lawful() {
     let cluster = EtcdCluster::start(1);
     assert_lawful_under(open_three(&cluster).await, async || sleep_millis(100).await).await;
+}
+
+/// Goal: the checker is not blind to two clients that believe in one lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revokes_are_seen() {
+    let cluster = EtcdCluster::start(1);
+    assert_revokes_are_seen(open_three(&cluster).await).await;
 }
 
 /// Goal: every law holds while one leader after the other is killed and started again.

@@ -17,7 +17,7 @@ use leasehold_harness::proxy::Proxy;
 use leasehold_harness::zookeeper::ZookeeperEnsemble;
 use leasehold_torture::history::History;
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
-use support::fleet_run::{assert_lawful, assert_lawful_under};
+use support::fleet_run::{assert_lawful, assert_lawful_under, assert_revokes_are_seen};
 use support::recorder::{Recorder, sleep_millis};
 use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
@@ -47,6 +47,13 @@ async fn open_three(ensemble: &ZookeeperEnsemble) -> Vec<Arc<dyn Engine>> {
 async fn a_quiet_run_is_lawful() {
     let ensemble = ZookeeperEnsemble::start(1);
     assert_lawful_under(open_three(&ensemble).await, async || sleep_millis(100).await).await;
+}
+
+/// Goal: the checker is not blind to two clients that believe in one lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revokes_are_seen() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    assert_revokes_are_seen(open_three(&ensemble).await).await;
 }
 
 /// Goal: every law holds while one leader after the other is killed and started again.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use leasehold::engine::{Claim, Engine, Want};
 use leasehold_torture::history::{History, OpOutcome};
-use leasehold_torture::invariant::{CheckerProfile, check_profile};
+use leasehold_torture::invariant::{CheckerProfile, believed, check_profile, token_order, token_unique};
 
-use super::recorder::{NAMES, Recorder, from_environment};
+use super::recorder::{NAMES, Recorder, from_environment, sleep_millis};
 
 /// Clients of each engine.
 const CLIENTS: u64 = 3;
@@ -17,9 +17,29 @@ const MAX_RUN: Duration = Duration::from_secs(60);
 /// A cluster without a leader for a while holds everybody up.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Clients of these engines race for as long as it is asked for, while `fault` runs again and again. Every law of what clients are
-/// told must hold, and every name can be had in the end.
+/// Clients of these engines race while `fault` runs again and again. Every law of what clients are told must hold.
 pub async fn assert_lawful_under(engines: Vec<Arc<dyn Engine>>, fault: impl AsyncFn()) {
+    assert_lawful(&run_clients(engines, fault).await);
+}
+
+/// The checker is not blind: leases that somebody revokes while their clients believe in them are seen. Tokens still rise.
+pub async fn assert_revokes_are_seen(engines: Vec<Arc<dyn Engine>>) {
+    let operator = engines[0].clone();
+    let history = run_clients(engines, async || {
+        sleep_millis(20).await;
+        for name in NAMES {
+            operator.revoke(name, "to be seen").await.expect("it is revoked");
+        }
+    })
+    .await;
+    believed::check(&history).expect_err("two clients believe in one lease");
+    assert_eq!(token_unique::check(&history), Ok(()));
+    assert_eq!(token_order::check(&history), Ok(()));
+}
+
+/// Clients of these engines race for as long as it is asked for, while `fault` runs again and again. Every name can be had in
+/// the end.
+async fn run_clients(engines: Vec<Arc<dyn Engine>>, fault: impl AsyncFn()) -> History {
     let recorder = Recorder::new();
     let mut clients = Vec::new();
     for (at, engine) in engines.iter().enumerate() {
@@ -45,7 +65,7 @@ pub async fn assert_lawful_under(engines: Vec<Arc<dyn Engine>>, fault: impl Asyn
     for engine in engines {
         engine.close().await.expect("closed");
     }
-    assert_lawful(&History { ops: recorder.take_ops(), ..History::default() });
+    History { ops: recorder.take_ops(), ..History::default() }
 }
 
 /// An empty history proves nothing.

@@ -12,7 +12,8 @@
 //! above the highest token seen. A lapse on time once every process of ours is dead: etcd ends such a lease up to ten
 //! seconds and a sixteenth of its ttl later. That a claim waiting through another process is joined by a repeat of its
 //! request: the repeat waits for that one's end instead. Which process is told `false` and which one *not held* more than a
-//! minute after a release. Quotas and a limit of all waiters: the server counts those.
+//! minute after a release. That of several shared or permit claims, let in by one ending, the first to come has the lowest
+//! token: each is granted by a transaction of its own. Quotas and a limit of all waiters: the server counts those.
 //!
 //! # Clock
 //!

@@ -12,7 +12,8 @@
 //! leases lives: the lease stays closed until one starts. Watch. Endings are remembered by each process: through
 //! another one a lease that ended is *not held*. Joining a request that still waits at another process. A lease with
 //! `lease=session` is never longer than a session. A foreign client that holds one resource and waits for a second can
-//! wait for a claim of ours on both; patience ends it.
+//! wait for a claim of ours on both; patience ends it. That of several shared or permit claims, let in by one ending, the
+//! first to come has the lowest token: each is granted by a write of its own.
 //!
 //! # Clock
 //!
