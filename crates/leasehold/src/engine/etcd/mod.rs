@@ -30,7 +30,7 @@
 //! What was not sent goes to the next member. An acquire whose reply was lost is resolved: a transaction puts an ending
 //! where the lease would be, so it happened, or never will. A promotion is read, a renewal and a release are sent again.
 //! What is not resolved in four seconds is Indeterminate, and goes on being resolved and cleaned up. Every call is answered
-//! within [`MAX_DELAY`] beyond its patience.
+//! within nine seconds beyond its patience.
 //!
 //! # Files, in reading order
 //!
