@@ -69,9 +69,12 @@ async fn each_verb_takes_one_round_trip() {
             assert!(other.release(&grant.lease_id).await.expect("it is held"));
             least[3] = least[3].min(began.elapsed());
         }
-        // Of several resources, another process has to read which ones.
-        let by_other = if wants.is_some() { 2 } else { 1 };
-        assert_eq!(least.map(trips), [1, 1, 1, by_other], "{what}: acquire, renew, release, release by another");
+        let [acquire, renew, release, by_other] = least.map(trips);
+        assert_eq!([acquire, renew, release], [1, 1, 1], "{what}: acquire, renew, release");
+        // Of several resources, another process has to read which ones. A reply may come in two parts, each of which is held
+        // back: two such replies look like one round trip more.
+        let expected = if wants.is_some() { 2..=3 } else { 1..=1 };
+        assert!(expected.contains(&by_other), "{what}: {by_other} for a release by another");
     }
 }
 
