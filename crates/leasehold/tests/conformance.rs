@@ -109,8 +109,10 @@ const VISITORS_MEET: &[&str] = &[
     "opposite_orders_do_not_deadlock",
     "a_waiter_is_served_on_release",
     "a_waiter_who_leaves_is_forgotten",
+    "a_new_label_changes_nothing_else",
     "a_dropped_acquire_leaves_no_lease",
     "a_refusal_is_not_stored",
+    "a_repeat_beside_a_refusal_is_no_grant",
     "a_repeat_while_waiting_joins",
     "no_secret_is_ever_shown",
 ];

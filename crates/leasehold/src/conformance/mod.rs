@@ -172,7 +172,8 @@ macro_rules! __for_each_law {
                 a_dropped_acquire_leaves_no_lease, a_grant_nobody_saw_is_ended;
             request: a_repeat_gets_the_same_lease, a_repeat_after_the_end_has_nothing_left,
                 another_body_is_a_mismatch, a_request_id_belongs_to_its_principal,
-                a_refusal_is_not_stored, a_repeat_while_waiting_joins, a_joined_call_may_leave;
+                a_refusal_is_not_stored, a_repeat_beside_a_refusal_is_no_grant, a_repeat_while_waiting_joins,
+                a_joined_call_may_leave;
             view: inspect_shows_holders, inspect_shows_the_line, inspect_shows_nothing_of_the_free,
                 list_is_in_order_of_names, list_goes_page_by_page, no_secret_is_ever_shown,
                 a_promise_that_is_not_made_is_explained;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Subject;
 use super::law_case::{LawCase, assert_is, assert_refused, exclusive, in_time, shared};
 use crate::engine::Claim;
-use crate::error::Refusal;
+use crate::error::{Error, Refusal};
 
 fn asking(case: &LawCase<'_>, id: &str) -> Claim {
     Claim { request: Some(id.into()), principal: "ada".into(), ..case.claim("ada", "seat") }
@@ -107,6 +107,24 @@ pub(super) async fn a_refusal_is_not_stored(subject: &dyn Subject) {
     case.end(&bob).await;
     let ada = case.granted(Claim { ttl: case.units(7), ..asking(&case, "r1") }).await;
     case.assert_about("the life of a fresh lease", ada.remaining, case.units(7));
+}
+
+/// Goal: a request that is refused is a grant to nobody, also to a repeat that comes while it is being refused.
+/// Method: two calls with one id at once, again and again, while bob has the seat.
+pub(super) async fn a_repeat_beside_a_refusal_is_no_grant(subject: &dyn Subject) {
+    let case = LawCase::new(subject).await;
+    let bob = case.granted(case.claim("bob", "seat")).await;
+    for round in 0..20 {
+        let asked = asking(&case, &format!("r{round}"));
+        let (first, second) = (case.start(asked.clone()), case.start(asked));
+        for answer in [case.answer(first).await, case.answer(second).await] {
+            // A fleet may be unable to say what became of the first.
+            let error = answer.expect_err("bob has it");
+            assert!(matches!(error, Error::Refused(Refusal::Held { .. }) | Error::Unavailable { .. }), "{error:?}");
+        }
+        case.renew(&bob, None).await.expect("the lease is live");
+    }
+    case.end(&bob).await;
 }
 
 /// Goal: a repeat that comes while the first still waits joins it: one place in line, one lease, one answer.

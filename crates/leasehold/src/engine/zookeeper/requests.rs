@@ -175,6 +175,11 @@ impl ZookeeperShared {
                 Err(error) => Ok(Some(Err(indeterminate(attempt, error.to_string().into())))),
             };
         }
+        if found.is_none() && client.check_stat(&path).await.map_err(failed)?.is_none_or(|now| now.mzxid != stat.mzxid)
+        {
+            // It went with its nodes after it was read: it was refused, and granted nothing.
+            return Err(unavailable(attempt, "its first try is being refused at another server: come again".into()));
+        }
         if record.fingerprint != fingerprint {
             let mismatch = Refusal::Mismatch.into();
             return if waits { Err(mismatch) } else { Ok(Some(Err(mismatch))) };
