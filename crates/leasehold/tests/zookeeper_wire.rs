@@ -22,7 +22,8 @@ fn packets(ensemble: &ZookeeperEnsemble) -> u64 {
     line.and_then(|count| count.trim().parse().ok()).expect("a count")
 }
 
-/// Goal: a lease that nobody else wants is one round trip to take, to renew and to release: two requests, one and one.
+/// Goal: a lease that nobody else wants is one round trip to take, to renew and to release: two requests, one and one. So it
+/// is on a name that nobody took before: its directory is made with the node.
 /// Method: the least of several spans behind a slow proxy, and the server's own count of requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_verb_is_one_round_trip() {
@@ -31,7 +32,6 @@ async fn each_verb_is_one_round_trip() {
         let proxy = Proxy::start(ensemble.client_ports()[0]);
         let url = format!("zk://127.0.0.1:{}/wire?{query}", proxy.port());
         let engine = ZookeeperEngine::open(ZookeeperEngineOptions::from_url(&url).unwrap()).await.expect("it opens");
-        // The directory is made by the first one.
         let name = format!("seat {query}");
         let warm = engine.acquire(claim(&name)).await.expect("granted");
         engine.release(&warm.lease_id).await.expect("released");
@@ -44,7 +44,18 @@ async fn each_verb_is_one_round_trip() {
         let asked = packets(&ensemble) - before;
         // A ping of a session may come between.
         assert!((200..210).contains(&asked), "{query}: {asked} requests for 50 leases");
+        let before = packets(&ensemble);
+        for number in 0..50 {
+            let grant = engine.acquire(claim(&format!("fresh {number} {query}"))).await.expect("granted");
+            engine.release(&grant.lease_id).await.expect("released");
+        }
+        let asked = packets(&ensemble) - before;
+        assert!((150..160).contains(&asked), "{query}: {asked} requests for 50 leases on new names");
         proxy.delay(DELAY);
+        let began = Instant::now();
+        engine.acquire(claim(&format!("slow {query}"))).await.expect("granted");
+        let trips = began.elapsed().as_micros() / (DELAY.as_micros() * 2);
+        assert_eq!(trips, 1, "{query}: round trips for a new name");
         let mut least = [Duration::MAX; 3];
         for _ in 0..5 {
             let began = Instant::now();

@@ -51,7 +51,7 @@ pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyho
     let client = Leasehold::with_engine(engine.clone(), SystemClock::shared());
     let spinner = progress::spinner("trying how fast leases can be taken");
     let trial = pair_load::run(
-        engine_client::new_clients(&client, bulk_acquire::CONCURRENT_CLIENTS),
+        engine_client::new_clients(&client, bulk_acquire::CONCURRENT_CLIENTS, false),
         TRIAL_TIME,
         stop,
         &spinner,
@@ -72,7 +72,7 @@ pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyho
 
     // The busy clients start before the common end, so that they are at full speed when it comes.
     let watching = tokio::spawn(wait_until_collected(engine, end, stop.clone()));
-    let others = pair_load::run_beside(engine_client::new_clients(&client, BUSY_CLIENTS), watching).await;
+    let others = pair_load::run_beside(engine_client::new_clients(&client, BUSY_CLIENTS, false), watching).await;
     spinner.finish_and_clear();
     let (lapsed_in, others) = others?;
     client.close().await?;

@@ -97,6 +97,9 @@ pub struct Bench {
     /// With bare+postgres://: hold two seats of a hall and release them, as `rehearse --holds` does, on a bare table.
     #[arg(long)]
     seats: bool,
+    /// On an engine: each client takes one name again and again, as bare+zk:// does, instead of a new one for each pair.
+    #[arg(long)]
+    same_name: bool,
     /// Instead: take N leases, and say what they cost in memory and at a restart.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     held: Option<u64>,
@@ -234,7 +237,7 @@ impl Bench {
         let mut probe = disk.probe()?;
         probe.measure()?;
         bar.set_message("pairs of acquire and release");
-        let measured = opened.run_pairs(clients, self.time, stop, &bar).await;
+        let measured = opened.run_pairs(clients, self.same_name, self.time, stop, &bar).await;
         bar.set_message("measuring the disk again");
         let measured = measured?;
         probe.measure()?;
@@ -307,12 +310,16 @@ impl OpenTarget<'_> {
     async fn run_pairs(
         &self,
         clients: usize,
+        same_name: bool,
         time: Duration,
         stop: &StopSignal,
         bar: &ProgressBar,
     ) -> anyhow::Result<PairMeasurement> {
         match self {
-            Self::Engine(engine) => pair_load::run(engine_client::new_clients(engine, clients), time, stop, bar).await,
+            Self::Engine(engine) => {
+                let clients = engine_client::new_clients(engine, clients, same_name);
+                pair_load::run(clients, time, stop, bar).await
+            }
             Self::Server(server) => {
                 let (server, stop, bar) = ((*server).clone(), stop.clone(), bar.clone());
                 run_blocking(move || server::pairs::run(&server, clients, time, &stop, &bar)).await

@@ -54,12 +54,20 @@ impl BenchMode {
                 "--plot draws pairs: give it without --held, --lapse, --book, --handoff or --idle",
             ));
         }
+        if bench.same_name && chosen > 0 {
+            return Err(Failure::usage("--same-name is for pairs: give it without another kind of measurement"));
+        }
         if bench.pid.is_some() && bench.idle.is_none() {
             return Err(Failure::usage("--pid names the server whose memory --idle weighs: give it with --idle"));
         }
         let mut targets = urls.iter().map(|url| BenchTarget::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
         if bench.seats {
             targets = as_seat_targets(targets)?;
+        }
+        if bench.same_name && targets.iter().any(|target| matches!(target, BenchTarget::Server(_))) {
+            return Err(Failure::usage(
+                "--same-name is for engines: a leasehold:// server gets a new name for each pair",
+            ));
         }
         let mode = Self::from_chosen_option(bench, targets)?;
         if bench.dir.is_some() && !mode.takes_dir() {

@@ -36,10 +36,11 @@
 //! # Files, in reading order
 //!
 //! `options` (the URL), `paths` and `node_name` (where nodes are and how they are called), `record` (what they hold),
-//! `failure`, `sessions`, `node_set` (all nodes of a lease), `lease_table`, `shared`, `place` (the nodes of an acquire),
-//! `wait_queue`, `requests`, `acquire_task`, `owner`, `minder`, `janitor`, `view`, `examine`.
+//! `failure`, `sessions`, `node_set` (all nodes of a lease), `lease_table`, `directories`, `shared`, `place` (the nodes
+//! of an acquire), `wait_queue`, `requests`, `acquire_task`, `owner`, `minder`, `janitor`, `view`, `examine`.
 
 mod acquire_task;
+mod directories;
 mod examine;
 mod failure;
 mod janitor;
@@ -353,6 +354,7 @@ impl ZookeeperShared {
             table: lease_table::LeaseTable::default(),
             ended: RememberedEndings::new(REMEMBERED_ENDINGS),
             queues: wait_queue::WaitQueues::default(),
+            directories: directories::KnownDirectories::default(),
             requests: requests::RequestRegistry::default(),
             server,
             runtime,

@@ -181,6 +181,10 @@ impl PlaceWriter<'_> {
                 self.wants().len() == 1 && forms(self.shared.options.layout).len() == 1 && self.ids.request.is_none();
             let placed = if one { self.place_one(client).await } else { self.place_several(client).await };
             let PlaceResult::Failed(zk::Error::NoNode) = placed else { return placed };
+            if one && self.shared.directories.forget(&self.wants()[0].name) {
+                // It was reaped: it is made again with the node.
+                continue;
+            }
             let (mode, acls) = (self.shared.directory_mode(), Acls::new(&self.shared.acls));
             for want in 0..self.wants().len() {
                 if let Err(error) = make_path(client, &self.directory(want), &mode.with_acls(acls)).await {
@@ -192,6 +196,62 @@ impl PlaceWriter<'_> {
     }
 
     async fn place_one(&self, client: &Client) -> PlaceResult {
+        let name = &self.wants()[0].name;
+        if !self.shared.directories.is_known(name) {
+            let placed = self.place_in_new_directory(client).await;
+            let is_there = match &placed {
+                None | Some(PlaceResult::Placed(..)) => true,
+                Some(_) => false,
+            };
+            if is_there {
+                self.shared.directories.insert(name);
+            }
+            if let Some(placed) = placed {
+                return placed;
+            }
+        }
+        self.place_in_directory(client).await
+    }
+
+    /// Makes the directory of a resource and the node in it, in one transaction. None: the directory is there already.
+    async fn place_in_new_directory(&self, client: &Client) -> Option<PlaceResult> {
+        let (form, directory, acls) =
+            (forms(self.shared.options.layout)[0], self.directory(0), Acls::new(&self.shared.acls));
+        let prefix = name_prefix(form, &self.ids.key, NodeStep::First, self.wants()[0].mode);
+        let sent = self.shared.now();
+        let data = self.record(NodeState::Try, sent).to_bytes();
+        let options = node_mode(!self.shared.is_minded(), true).with_acls(acls);
+        let mut writer = client.new_multi_writer();
+        let planned = writer
+            .add_create(&directory, &[], &self.shared.directory_mode().with_acls(acls))
+            .and_then(|()| writer.add_create(&format!("{directory}/{prefix}"), &data, &options));
+        if let Err(error) = planned {
+            return Some(PlaceResult::Failed(error));
+        }
+        let (commit, list) = (writer.commit(), client.get_children(&directory));
+        let results = match commit.await {
+            Ok(results) => results,
+            Err(MultiWriteError::OperationFailed { index: 0, source: zk::Error::NodeExists }) => return None,
+            Err(error) => {
+                let error = zk::Error::from(error);
+                let is_lost = super::failure::is_lost(&error);
+                return Some(if is_lost { PlaceResult::Unknown } else { PlaceResult::Failed(error) });
+            }
+        };
+        let made = match results.get(1) {
+            Some(MultiWriteResult::Create { path, .. }) => path.rsplit('/').next().and_then(parse_child),
+            _ => None,
+        };
+        let (Some(made), Ok((children, parent))) = (made, list.await) else { return Some(PlaceResult::Unknown) };
+        let nodes = vec![PlacedNode { want: 0, form, number: made.number }];
+        // The stat of a node made in a transaction is not valid in 3.8. That of the directory is, and has the same zxid.
+        let (zxid, is_unchanged) = (parent.czxid, parent.pzxid == parent.czxid);
+        let (client, step) = (client.clone(), NodeStep::First);
+        let place = QueuePlace { client, nodes, step, version: 0, zxid, sent, is_unchanged };
+        Some(PlaceResult::Placed(place, vec![contenders(&children)]))
+    }
+
+    async fn place_in_directory(&self, client: &Client) -> PlaceResult {
         let (form, directory) = (forms(self.shared.options.layout)[0], self.directory(0));
         let prefix = name_prefix(form, &self.ids.key, NodeStep::First, self.wants()[0].mode);
         let path = format!("{directory}/{prefix}");

@@ -17,6 +17,7 @@ use crate::engine::consensus::ended::{HowEnded, RememberedEndings};
 use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, PublicId};
 use crate::error::{Error, Refusal};
 
+use super::directories::KnownDirectories;
 use super::failure::{CLOSED, no_effect, unavailable};
 use super::lease_table::{LeaseNodes, LeaseTable, MindedLease};
 use super::node_name::{NodeKey, NodeStep, QueueNode, contenders, parse_child, position};
@@ -43,6 +44,7 @@ pub(super) struct ZookeeperShared {
     pub table: LeaseTable,
     pub ended: RememberedEndings,
     pub queues: WaitQueues,
+    pub directories: KnownDirectories,
     pub requests: RequestRegistry,
     /// Names this process in the data of nodes.
     pub server: String,
