@@ -156,8 +156,8 @@ impl EtcdAttempt {
         let waits = patience > shared.clock.now();
         let busy = round >= ROUNDS_BEFORE_QUEUE;
         let known = shared.held_a_moment_ago(tried.plan.names());
-        if let (Some((name, key)), false) = (&known, waits || busy)
-            && let Some(refused) = self.refuse_by_read(name, key).await
+        if let (Some((name, _)), false) = (&known, waits || busy)
+            && let Some(refused) = self.refuse_by_read(name).await
         {
             return refused;
         }

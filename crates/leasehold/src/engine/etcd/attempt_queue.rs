@@ -1,5 +1,6 @@
 //! An acquire that found others in its queues: refused, tried again with what was read, or waiting for its turn.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Time;
@@ -9,6 +10,7 @@ use super::failure::{CLOSED, EtcdFailure, indeterminate, unavailable};
 use super::messages::{RangeCall, TxnCall, TxnPart, TxnReply};
 use super::mirror::TurnOutcome;
 use super::queue_line::{QueueContender, QueueLine};
+use super::shared::EtcdShared;
 use super::values::{ContenderState, ContenderValue};
 use crate::clock::Clock as _;
 use crate::engine::Mode;
@@ -21,38 +23,55 @@ const MAX_LOOKS: usize = 64;
 /// How long a promotion is tried.
 const PROMOTE_FOR: Duration = Duration::from_secs(6);
 
-impl EtcdAttempt {
-    /// A name that was seen held a moment ago is asked by a read: a transaction that fails is a write for etcd. None: it
-    /// has to be tried.
-    pub(super) async fn refuse_by_read(&self, name: &str, key: &[u8]) -> Option<TryOutcome> {
-        let (shared, alone) = (&self.shared, self.claim.wants.len() == 1 && self.request_key.is_none());
-        if !alone {
-            return None;
-        }
+impl EtcdShared {
+    /// Who is in the way of an exclusive claim, if it is the one who was there a moment ago. None: nobody knows.
+    async fn look_at_holder(self: &Arc<Self>, name: &str) -> Option<Refusal> {
+        let (_, key) = self.held_a_moment_ago(std::iter::once(name))?;
         let look = vec![
-            TxnPart::range(RangeCall::one(key.to_vec())),
-            TxnPart::range(RangeCall::count(shared.layout.queue(name))),
+            TxnPart::range(RangeCall::one(key.clone())),
+            TxnPart::range(RangeCall::count(self.layout.queue(name))),
         ];
-        let reply = shared.txn_again(TxnCall { success: look, ..TxnCall::default() }).await.ok()?;
-        let contender = QueueContender::parse(&shared.layout, name, reply.range(0).first()?).ok()??;
+        let reply = self.txn_again(TxnCall { success: look, ..TxnCall::default() }).await.ok()?;
+        let contender = QueueContender::parse(&self.layout, name, reply.range(0).first()?).ok()??;
         let held = matches!(contender.state(), None | Some(ContenderState::Held));
         let waits_for_all = contender.mode == Mode::Exclusive;
         if !held || !waits_for_all {
             return None;
         }
-        if let Ok(Some(over_at)) = shared.over_at(&contender).await
-            && shared.clock.now() >= over_at
+        if let Ok(Some(over_at)) = self.over_at(&contender).await
+            && self.clock.now() >= over_at
         {
             return None;
         }
-        shared.note_held(name, key);
-        let remaining = shared.shown_remaining(&contender).await;
-        Some(self.refused(Refusal::Held {
+        self.note_held(name, &key);
+        let remaining = self.shown_remaining(&contender).await;
+        Some(Refusal::Held {
             resource: name.to_owned(),
             holder: Some(contender.label().to_owned()),
             remaining,
             queue_len: reply.count(1).saturating_sub(1),
-        }))
+        })
+    }
+}
+
+impl EtcdAttempt {
+    /// A name that was seen held a moment ago is asked by a read: a transaction that fails is a write for etcd. Those who ask
+    /// at the same time share one. None: it has to be tried.
+    pub(super) async fn refuse_by_read(&self, name: &str) -> Option<TryOutcome> {
+        let alone = self.claim.wants.len() == 1 && self.request_key.is_none();
+        if !alone {
+            return None;
+        }
+        let (from, is_first) = self.shared.looks.join(name);
+        if is_first {
+            let (shared, name) = (self.shared.clone(), name.to_owned());
+            self.shared.spawn_task(async move {
+                while let Some(callers) = shared.looks.take(&name) {
+                    callers.answer(&shared.look_at_holder(&name).await);
+                }
+            });
+        }
+        from.await.ok().flatten().map(|refusal| self.refused(refusal))
     }
 
     /// Tries without a place in the queues. `patience`: it may take one afterwards.

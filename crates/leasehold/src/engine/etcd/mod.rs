@@ -35,7 +35,7 @@
 //! # Files, in reading order
 //!
 //! `options`, `keys`, `values`, `messages`, `failure`, `tls`, `members`, `session`, `buckets`, `lease_clock`, `plan` (the
-//! transactions), `shared`, `queue_line`, `own_leases`, `ending`, `owner`, `joining`, `attempt`, `attempt_queue`,
+//! transactions), `shared_looks`, `shared`, `queue_line`, `own_leases`, `ending`, `owner`, `joining`, `attempt`, `attempt_queue`,
 //! `attempt_recover`, `mirror`, `paging`, `view`, `events`, `examine`, `open`.
 
 mod attempt;
@@ -61,6 +61,7 @@ mod plan;
 mod queue_line;
 mod session;
 mod shared;
+mod shared_looks;
 mod tls;
 mod values;
 mod view;

@@ -19,11 +19,12 @@ use super::mirror::QueueMirrors;
 use super::options::EtcdEngineOptions;
 use super::own_leases::OwnLeases;
 use super::session::SessionKeeper;
+use super::shared_looks::SharedLooks;
 use crate::clock::{Clock as _, SystemClock, wall_micros};
 use crate::engine::Token;
 use crate::engine::consensus::ended::{REMEMBERED_ENDINGS, RememberedEndings};
 use crate::engine::consensus::lease_id::{PublicId, draw_bytes};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 
 /// Separates the digests of this engine from those of others.
 const PUBLIC_DOMAIN: &str = "leasehold etcd 1";
@@ -47,6 +48,8 @@ pub(super) struct EtcdShared {
     pub ended: RememberedEndings,
     pub mirrors: QueueMirrors,
     pub requests: RequestTable,
+    /// Reads of names that were held a moment ago.
+    pub looks: SharedLooks<Option<Refusal>>,
     /// Names and the key that was in the way, a moment ago.
     seen_held: Mutex<HashMap<String, (Vec<u8>, Time)>>,
     /// No more calls are taken.
@@ -73,6 +76,7 @@ impl EtcdShared {
             ended: RememberedEndings::new(REMEMBERED_ENDINGS),
             mirrors: QueueMirrors::default(),
             requests: RequestTable::default(),
+            looks: SharedLooks::default(),
             seen_held: Mutex::default(),
             closed: CancellationToken::new(),
             stopped: CancellationToken::new(),
