@@ -1,5 +1,5 @@
 //! One engine, one PostgreSQL, two front servers: the commands of the page, run; either killed at random moments; and an
-//! engine that is not the one the ledger knows.
+//! engine that is not the one the ledger knows. And two servers on etcd.
 
 mod common;
 
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use common::server::Server;
 use common::{Answer, PATIENCE, Site, now, pause, text, wait_until};
+use leasehold_harness::etcd::EtcdCluster;
 use leasehold_harness::postgres::Cluster;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -211,6 +212,40 @@ fn the_commands_of_the_page_sell_through_both() {
     wait_until("a dead engine is said", || fleet.members[1].ready().0 == 503);
     fleet.members[0].rise();
     wait_until("it is ready again", || fleet.members[1].ready().0 == 200);
+}
+
+/// Goal: servers on a cluster that keeps the leases make one box office too: what is held through one is renewed and refused
+/// through the other, and paid and sold there after the first was killed. Nothing is oversold meanwhile.
+fn sells_through_both(engine: &str) {
+    let (cluster, sites) = (Cluster::start(&[]), [Site::new(), Site::new(), Site::new()]);
+    let ledger = database(&cluster);
+    let start = |site: &Site| Server::start(site, &["--engine", engine, "--ledger", &ledger]);
+    let (mut one, other) = (start(&sites[0]), start(&sites[1]));
+    let event = make_event(&one);
+    for n in 1..=2 {
+        let seat = format!("A-{n}");
+        let held = hold(&one, &event, &seat);
+        let wanted = json!({"seats": [seat], "buyer": "bob"}).to_string();
+        assert_eq!(other.ask("POST", &format!("/v1/events/{event}/holds"), None, &wanted).0, 409);
+        body(of_hold(&other, &held, "renew", &json!({})), 200);
+        if n == 2 {
+            one.signal(Signal::KILL);
+            one.end();
+            one = start(&sites[2]);
+        }
+        assert_eq!(other.ask("POST", &format!("/v1/events/{event}/holds"), None, &wanted).0, 409);
+        let payment = json!({"payment_ref": format!("pi-{n}")});
+        body(of_hold(&other, &held, "pay", &payment), 200);
+        let order = body(of_hold(&one, &held, "confirm", &payment), 201);
+        assert_eq!(order["paid"], 4500, "{order}");
+        assert_eq!(one.ask("POST", &format!("/v1/events/{event}/holds"), None, &wanted).0, 409, "it is sold");
+    }
+    lawful(&other, &event);
+}
+
+#[test]
+fn servers_on_etcd_sell_through_both() {
+    sells_through_both(&EtcdCluster::start(1).url());
 }
 
 /// Goal: servers with engines of their own on one ledger are refused at the start, with a sentence; and once another

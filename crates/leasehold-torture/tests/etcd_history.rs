@@ -1,7 +1,7 @@
 //! The etcd engine under faults, as the history checker sees it: clients of three engines write down what they ask and learn.
 //! The laws are those of what clients are told: nobody believes in a lease beside another, tokens are unique, and rise.
 //!
-//! `LEASEHOLD_HISTORY_SECONDS` makes each run longer.
+//! `LEASEHOLD_HISTORY_SECONDS` makes each run longer, `LEASEHOLD_MASS` the mass of leases that end at once larger.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a real cluster lives in real time")]
 
 mod support;
@@ -19,13 +19,15 @@ use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::History;
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
 use support::fleet_run::{assert_lawful, assert_lawful_under, assert_revokes_are_seen};
-use support::recorder::{Recorder, sleep_millis};
+use support::recorder::{Recorder, from_environment, sleep_millis};
 use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
 /// What a stopped process may keep others waiting for, beside its ttl: its session ends after six seconds.
 const STOPPED_SLACK: Duration = Duration::from_secs(15);
 /// One bucket of etcd has a thousand keys at most: these are several.
-const MASS: usize = 3_000;
+const MASS: u64 = 3_000;
+/// Those who take them.
+const TAKERS: u64 = 30;
 
 async fn open(url: &str) -> Arc<dyn Engine> {
     EtcdEngine::open(EtcdEngineOptions::from_url(url).expect("a url")).await.expect("it opens")
@@ -168,12 +170,14 @@ async fn a_full_database_refuses_grants_and_takes_releases() {
 async fn a_mass_lapse_is_never_early_and_holds_nobody_up() {
     let cluster = EtcdCluster::start(1);
     let (engine, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
-    let ttl = Duration::from_secs(8);
+    let mass = from_environment("LEASEHOLD_MASS", MASS).next_multiple_of(TAKERS);
+    // Longer than it takes to take them all.
+    let ttl = Duration::from_millis(5_000 + mass);
     let (began, mut tasks) = (Instant::now(), tokio::task::JoinSet::new());
-    for chunk in 0..30 {
+    for chunk in 0..TAKERS {
         let engine = engine.clone();
         tasks.spawn(async move {
-            for number in 0..MASS / 30 {
+            for number in 0..mass / TAKERS {
                 let name = format!("mass/{chunk}-{number}");
                 engine.acquire(Claim::new(vec![Want::exclusive(name)], ttl, "ada")).await.expect("it is free");
             }
@@ -183,10 +187,11 @@ async fn a_mass_lapse_is_never_early_and_holds_nobody_up() {
     let taken = began.elapsed();
     assert!(taken < ttl, "too slow a machine for this test: {taken:?}");
     let list = Leasehold::with_engine(other.clone(), SystemClock::shared());
-    sleep_until(began + ttl - Duration::from_millis(1_500)).await;
-    let found = list.list("mass/").await.expect("a list").len();
+    // A list takes a while, too.
+    sleep_until(began + ttl - Duration::from_millis(1_500 + mass / 10)).await;
+    let found = list.list("mass/").await.expect("a list").len() as u64;
     assert!(began.elapsed() < ttl, "too slow a machine for this test");
-    assert_eq!(found, MASS, "none ended early");
+    assert_eq!(found, mass, "none ended early");
     let mut slowest = Duration::ZERO;
     while began.elapsed() < ttl + taken + Duration::from_secs(10) {
         let asked = Instant::now();
@@ -197,7 +202,7 @@ async fn a_mass_lapse_is_never_early_and_holds_nobody_up() {
         sleep_millis(20).await;
     }
     assert_eq!(list.list("mass/").await.expect("a list").len(), 0, "all have ended");
-    println!("{MASS} leases in {taken:?}; the slowest pair beside their lapse took {slowest:?}");
+    println!("{mass} leases in {taken:?}; the slowest pair beside their lapse took {slowest:?}");
     assert!(slowest < Duration::from_secs(3), "{slowest:?}");
 }
 

@@ -74,6 +74,9 @@ async fn a_node_found_again_late_has_a_token_above_those_before_it() {
             let (direct, name) = (&direct, &name);
             async move || direct.inspect(name).await.unwrap().is_some_and(|seen| seen.queue_len >= count)
         };
+        // It knows that the directories are there: the request whose reply is lost makes the nodes.
+        let warm = cut_off.acquire(asked(Duration::ZERO)).await.expect("free");
+        assert!(cut_off.release(&warm.lease_id).await.expect("live"));
         let ada = direct.acquire(asked(Duration::ZERO)).await.expect("free");
         let bob = spawn(&direct);
         until("bob waits", Duration::from_secs(5), waiting(1)).await;
@@ -110,9 +113,11 @@ async fn lost_replies_of_creates_are_found_again() {
             if round % 3 == 2 {
                 asked.wants.push(Want::exclusive(format!("{name}-aisle")));
             }
-            // The directories are there: the request whose reply is lost makes the nodes.
-            let warm = direct.acquire(asked.clone()).await.expect("granted");
-            direct.release(&warm.lease_id).await.expect("released");
+            // The directories are there, and every other time the engine knows it: the request whose reply is lost makes the
+            // nodes, or is the transaction that fails.
+            let warmed = if round % 2 == 0 { &engine } else { &direct };
+            let warm = warmed.acquire(asked.clone()).await.expect("granted");
+            warmed.release(&warm.lease_id).await.expect("released");
             proxy.swallow_replies(true);
             let acquire = tokio::spawn({
                 let (engine, asked) = (engine.clone(), asked.clone());
