@@ -1,5 +1,5 @@
 //! One engine, one PostgreSQL, two front servers: the commands of the page, run; either killed at random moments; and an
-//! engine that is not the one the ledger knows. And two servers on etcd.
+//! engine that is not the one the ledger knows. And two servers on etcd or ZooKeeper.
 
 mod common;
 
@@ -15,6 +15,7 @@ use common::server::Server;
 use common::{Answer, PATIENCE, Site, now, pause, text, wait_until};
 use leasehold_harness::etcd::EtcdCluster;
 use leasehold_harness::postgres::Cluster;
+use leasehold_harness::zookeeper::ZookeeperEnsemble;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -246,6 +247,11 @@ fn sells_through_both(engine: &str) {
 #[test]
 fn servers_on_etcd_sell_through_both() {
     sells_through_both(&EtcdCluster::start(1).url());
+}
+
+#[test]
+fn servers_on_zookeeper_sell_through_both() {
+    sells_through_both(&ZookeeperEnsemble::start(1).url("locks"));
 }
 
 /// Goal: servers with engines of their own on one ledger are refused at the start, with a sentence; and once another

@@ -114,6 +114,8 @@ async fn what_cannot_be_is_invalid() {
     let error = minded.watch(None).await.err().expect("it is refused");
     assert!(error.to_string().contains("ZooKeeper keeps no history"), "{error}");
     let token = minded.acquire(claim("row")).await.expect("granted").token.expect("a token");
+    let told = minded.raise_floor(None).await.expect("the floor as it is");
+    assert!(told > token && told < minded.acquire(claim("aisle")).await.expect("granted").token.expect("a token"));
     let floor = Token::new(token.get() + 1_000_000).unwrap();
     let error = minded.raise_floor(Some(floor)).await.expect_err("it is refused");
     let base =
@@ -122,6 +124,7 @@ async fn what_cannot_be_is_invalid() {
     let raised = open(&format!("{}?token_base={base}", ensemble.url("bounds"))).await.expect("it opens");
     let token = raised.acquire(claim("raised")).await.expect("granted").token;
     assert!(token > Some(floor), "{token:?} with token_base={base}");
+    assert!(raised.raise_floor(None).await.expect("the floor as it is") > floor);
     assert_eq!(minded.identity().await.unwrap(), None);
     assert!(minded.keys().is_none());
 }

@@ -32,7 +32,7 @@ use super::lease_table::{LeaseNodes, MindedLease};
 use super::node_name::{NodeStep, QueueNode, blind_client, has_turn, other_capacity, position};
 use super::node_set::NodeChange;
 use super::place::{ClaimIds, PlaceResult, PlaceWriter, QueuePlace};
-use super::record::{NodeState, token_number};
+use super::record::NodeState;
 use super::requests::{AcquireCaller, JoinResult, KnownRequest};
 use super::shared::{CONNECT_WAIT, ZookeeperShared};
 use super::wait_queue::{QueueNews, QueuePlaces};
@@ -340,10 +340,12 @@ impl ZookeeperAcquireTask {
 
     /// The nodes are those of a holder: this is a grant.
     fn grant(&self, place: QueuePlace) -> AcquireResult {
-        let token = token_number(place.zxid, self.shared.options.token_base).and_then(Token::new);
-        let Some(token) = token else {
-            self.clean_up_later(place.client.clone(), place.sent);
-            return Err(Error::Invalid("token_base leaves no room for tokens below 2^63".into()));
+        let token = match self.shared.token(place.zxid) {
+            Ok(token) => token,
+            Err(error) => {
+                self.clean_up_later(place.client.clone(), place.sent);
+                return Err(error);
+            }
         };
         let writer = self.writer();
         let mut record = writer.record(NodeState::Held, place.sent);

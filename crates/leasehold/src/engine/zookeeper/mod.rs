@@ -291,7 +291,7 @@ impl Engine for ZookeeperEngine {
     fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
         Box::pin(async move {
             self.shared.refuse_closed("raise the floor")?;
-            Err(Error::Invalid(self.shared.floor_sentence(floor).await?))
+            self.shared.floor(floor).await
         })
     }
 

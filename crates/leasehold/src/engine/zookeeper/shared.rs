@@ -23,7 +23,7 @@ use super::lease_table::{LeaseNodes, LeaseTable, MindedLease};
 use super::node_name::{NodeKey, NodeStep, QueueNode, contenders, parse_child, position};
 use super::options::{ZookeeperEngineOptions, ZookeeperLayout, ZookeeperLease};
 use super::paths::NodePaths;
-use super::record::NodeRecord;
+use super::record::{NodeRecord, token_number};
 use super::requests::RequestRegistry;
 use super::sessions::{SESSIONS, SessionPool};
 use super::wait_queue::WaitQueues;
@@ -145,18 +145,24 @@ impl ZookeeperShared {
         )))
     }
 
-    /// Why the floor of tokens is not raised here, and what to do instead.
-    pub async fn floor_sentence(&self, floor: Option<Token>) -> Result<String, Error> {
+    /// The token of a grant that was decided by the write with this zxid.
+    pub fn token(&self, zxid: i64) -> Result<Token, Error> {
+        let token = token_number(zxid, self.options.token_base).and_then(Token::new);
+        token.ok_or_else(|| Error::Invalid("token_base leaves no room for tokens below 2^63".into()))
+    }
+
+    /// The floor as it is; or why it is not raised here, and what to do instead.
+    pub async fn floor(&self, floor: Option<Token>) -> Result<Token, Error> {
         let attempt = "read the last zxid";
         let client = self.client(attempt, "").await?;
-        // A write is the only way to learn the last zxid of the ensemble.
+        // A write is the only way to learn the last zxid of the ensemble. It changes nothing that anybody reads.
         let written = client.set_data(&self.paths.private(), &[], None).await;
-        let zxid = written.map_err(|error| super::failure::failed_write(attempt, error))?.mzxid;
-        let above = floor.map_or(0, Token::get);
-        let base = above.saturating_sub(u64::try_from(zxid).unwrap_or(0)).max(self.options.token_base);
-        Ok(format!(
+        let zxid = written.map_err(|error| no_effect(attempt, error))?.mzxid;
+        let Some(floor) = floor else { return self.token(zxid) };
+        let base = floor.get().saturating_sub(u64::try_from(zxid).unwrap_or(0)).max(self.options.token_base);
+        Err(Error::Invalid(format!(
             "tokens on ZooKeeper are its zxids: to raise them, put token_base={base} into the url of every process that uses them"
-        ))
+        )))
     }
 
     /// Says that this process minds leases no more.
