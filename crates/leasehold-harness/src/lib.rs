@@ -24,6 +24,7 @@ pub mod proxy;
 pub mod redis;
 pub mod redlock;
 pub mod zookeeper;
+mod zookeeper_snapshot;
 
 use std::io;
 use std::net::TcpListener;

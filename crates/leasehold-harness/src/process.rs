@@ -96,6 +96,23 @@ impl ServerProcess {
     }
 }
 
+/// Whether a connection between these ports of the loopback interface was dialled by this process.
+pub(crate) fn has_dialled(pid: Pid, from_port: u16, to_port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    // The second and third field are its own side and the other side; the tenth names the socket.
+    let loopback = |port: u16| format!("{:08X}:{port:04X}", u32::from_ne_bytes([127, 0, 0, 1]));
+    let sides = [loopback(from_port), loopback(to_port)];
+    let socket = table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.get(1..3)? == sides).then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
+    });
+    let Some(socket) = socket else { return false };
+    let files = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+    let is_socket =
+        |file: std::fs::DirEntry| std::fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == &*socket);
+    files.into_iter().flatten().flatten().any(is_socket)
+}
+
 /// Waits until it is so; false if it never was.
 pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {

@@ -2,6 +2,7 @@
 //!
 //! It has threads of its own, so that a test of any runtime can use it, and it ends with the test.
 
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,14 +33,42 @@ struct ProxyState {
     /// As `black_hole`, for the connections up to this number only.
     stalled_up_to: AtomicU64,
     accepted: AtomicU64,
-    /// A connection whose client sends this word passes nothing any more.
-    mute_after: Mutex<Option<&'static str>>,
+    /// A connection whose client sends these bytes passes nothing any more.
+    mute_after: Mutex<Option<Vec<u8>>>,
+    /// These bytes in requests are replaced by those.
+    rewrite: Mutex<Option<(Vec<u8>, Vec<u8>)>>,
     /// New connections are closed at once.
     refuse: AtomicBool,
     stopped: AtomicBool,
     delay_micros: AtomicU64,
-    connections: Mutex<Vec<(TcpStream, TcpStream)>>,
+    connections: Mutex<ProxyConnections>,
 }
+
+/// The connections there are, and which of them must not pass anything.
+#[derive(Default)]
+struct ProxyConnections {
+    open: Vec<ProxyConnection>,
+    is_held: Option<PortTest>,
+}
+
+impl fmt::Debug for ProxyConnections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyConnections").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct ProxyConnection {
+    client: TcpStream,
+    server: TcpStream,
+    /// The port that the client dialled from.
+    from_port: u16,
+    /// As `black_hole`, for this one only.
+    held: Arc<AtomicBool>,
+}
+
+/// Tells by the port that a client dialled from whether its connection is meant.
+type PortTest = Box<dyn Fn(u16) -> bool + Send>;
 
 impl Proxy {
     /// A proxy in front of this port of the loopback interface.
@@ -98,13 +127,47 @@ impl Proxy {
         self.shared.stalled_up_to.store(last, Ordering::SeqCst);
     }
 
+    /// Holds back everything on the connections of some clients, those of now and those to come; or lets everything go on.
+    /// Clients are told apart by the port that they dialled from.
+    ///
+    /// # Panics
+    ///
+    /// If a thread panicked with the list.
+    pub fn hold_clients(&self, is_held: Option<Box<dyn Fn(u16) -> bool + Send>>) {
+        let mut connections = self.shared.connections.lock().expect("nobody panics with it");
+        connections.is_held = is_held;
+        for connection in &connections.open {
+            let held = connections.is_held.as_ref().is_some_and(|is_held| is_held(connection.from_port));
+            connection.held.store(held, Ordering::SeqCst);
+        }
+    }
+
     /// A connection whose client sends this word stays open, and passes nothing from then on; or none does.
     ///
     /// # Panics
     ///
     /// If a thread panicked with the word.
     pub fn mute_after(&self, word: Option<&'static str>) {
-        *self.shared.mute_after.lock().expect("nobody panics with it") = word;
+        self.mute_after_bytes(word.map(Into::into));
+    }
+
+    /// As [`Proxy::mute_after`], for what is no text.
+    ///
+    /// # Panics
+    ///
+    /// If a thread panicked with the bytes.
+    pub fn mute_after_bytes(&self, bytes: Option<Vec<u8>>) {
+        *self.shared.mute_after.lock().expect("nobody panics with it") = bytes;
+    }
+
+    /// Replaces these bytes in requests by as many others, where they arrive in one piece.
+    ///
+    /// # Panics
+    ///
+    /// If the lengths differ, or a thread panicked with the bytes.
+    pub fn rewrite_requests(&self, from: Vec<u8>, to: Vec<u8>) {
+        assert_eq!(from.len(), to.len(), "what follows must stay in its place");
+        *self.shared.rewrite.lock().expect("nobody panics with it") = Some((from, to));
     }
 
     /// Closes new connections at once, or accepts them again.
@@ -139,9 +202,9 @@ impl Drop for Proxy {
 
 impl ProxyState {
     fn cut_all(&self) {
-        for (client, server) in self.connections.lock().expect("nobody panics with it").drain(..) {
-            let _ = client.shutdown(Shutdown::Both);
-            let _ = server.shutdown(Shutdown::Both);
+        for connection in self.connections.lock().expect("nobody panics with it").open.drain(..) {
+            let _ = connection.client.shutdown(Shutdown::Both);
+            let _ = connection.server.shutdown(Shutdown::Both);
         }
     }
 
@@ -157,8 +220,16 @@ impl ProxyState {
     }
 
     fn is_muted_by(&self, bytes: &[u8]) -> bool {
-        let word = *self.mute_after.lock().expect("nobody panics with it");
-        word.is_some_and(|word| bytes.windows(word.len()).any(|part| part == word.as_bytes()))
+        let word = self.mute_after.lock().expect("nobody panics with it");
+        word.as_ref().is_some_and(|word| bytes.windows(word.len()).any(|part| part == word))
+    }
+
+    fn rewrite(&self, bytes: &mut [u8]) {
+        if let Some((from, to)) = &*self.rewrite.lock().expect("nobody panics with it")
+            && let Some(at) = bytes.windows(from.len()).position(|part| part == from)
+        {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
     }
 }
 
@@ -168,6 +239,7 @@ fn accept_connections(listener: &TcpListener, target_port: u16, state: &Arc<Prox
             return;
         }
         let Ok(client) = client else { continue };
+        let Ok(from_port) = client.peer_addr().map(|address| address.port()) else { continue };
         if state.is(&state.refuse) {
             continue;
         }
@@ -175,25 +247,34 @@ fn accept_connections(listener: &TcpListener, target_port: u16, state: &Arc<Prox
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let copies = (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
         let (Ok(from_client), Ok(to_server), Ok(to_client), Ok(from_server)) = copies else { continue };
-        state.connections.lock().expect("nobody panics with it").push((client, server));
+        let held = Arc::new(AtomicBool::new(false));
+        let mut connections = state.connections.lock().expect("nobody panics with it");
+        if connections.is_held.as_ref().is_some_and(|is_held| is_held(from_port)) {
+            held.store(true, Ordering::SeqCst);
+        }
+        connections.open.push(ProxyConnection { client, server, from_port, held: held.clone() });
+        drop(connections);
         let number = state.accepted.fetch_add(1, Ordering::SeqCst) + 1;
-        let muted = Arc::new(AtomicBool::new(false));
-        let (requests, replies) = (Flow::new(state, number, &muted), Flow::new(state, number, &muted));
+        let requests = Flow { state: state.clone(), number, muted: Arc::default(), held };
+        let replies = requests.clone();
         thread::spawn(move || copy_bytes(from_client, to_server, &requests, true));
         thread::spawn(move || copy_bytes(from_server, to_client, &replies, false));
     }
 }
 
 /// One direction of one connection.
+#[derive(Clone)]
 struct Flow {
     state: Arc<ProxyState>,
     number: u64,
     muted: Arc<AtomicBool>,
+    held: Arc<AtomicBool>,
 }
 
 impl Flow {
-    fn new(state: &Arc<ProxyState>, number: u64, muted: &Arc<AtomicBool>) -> Self {
-        Self { state: state.clone(), number, muted: muted.clone() }
+    fn is_held_back(&self, requests: bool) -> bool {
+        let held = self.state.is(&self.held) && !self.state.is(&self.state.stopped);
+        held || self.state.holds_back(self.number, requests)
     }
 }
 
@@ -202,7 +283,7 @@ fn copy_bytes(mut from: TcpStream, mut to: TcpStream, flow: &Flow, requests: boo
     let swallow = if requests { &state.swallow_requests } else { &state.swallow_replies };
     let mut bytes = [0; 64 << 10];
     loop {
-        while state.holds_back(flow.number, requests) {
+        while flow.is_held_back(requests) {
             pause(POLL_EVERY);
         }
         let read = match from.read(&mut bytes) {
@@ -214,11 +295,14 @@ fn copy_bytes(mut from: TcpStream, mut to: TcpStream, flow: &Flow, requests: boo
             pause(Duration::from_micros(micros));
         }
         // What arrived or was on its way while nothing may pass waits here.
-        while state.holds_back(flow.number, requests) {
+        while flow.is_held_back(requests) {
             pause(POLL_EVERY);
         }
         if requests && state.is_muted_by(&bytes[..read]) {
             flow.muted.store(true, Ordering::SeqCst);
+        }
+        if requests {
+            state.rewrite(&mut bytes[..read]);
         }
         if !state.is(swallow) && !state.is(&flow.muted) && to.write_all(&bytes[..read]).is_err() {
             break;

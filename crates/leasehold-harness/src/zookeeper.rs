@@ -11,6 +11,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::process::{self, ServerCommand, ServerProcess};
+use crate::proxy::Proxy;
+use crate::zookeeper_snapshot;
 
 const MISSING: &str =
     "ZooKeeper is not installed, and this needs it: apt-get install libzookeeper-java default-jre-headless";
@@ -30,6 +32,8 @@ pub struct ZookeeperSettings {
     pub lines: Vec<String>,
     /// Arguments for Java (`-Dzookeeper.extendedTypesEnabled=true`).
     pub java: Vec<String>,
+    /// Whether servers reach each other through proxies, so that [`ZookeeperEnsemble::isolate`] can cut one off.
+    pub partitions: bool,
     /// Below which directory. Without one in memory, where there is such a place.
     pub root: Option<PathBuf>,
 }
@@ -38,7 +42,14 @@ impl ZookeeperSettings {
     /// So many servers, with short ticks.
     #[must_use]
     pub const fn new(servers: usize) -> Self {
-        Self { servers, tick: Duration::from_millis(500), lines: Vec::new(), java: Vec::new(), root: None }
+        Self {
+            servers,
+            tick: Duration::from_millis(500),
+            lines: Vec::new(),
+            java: Vec::new(),
+            partitions: false,
+            root: None,
+        }
     }
 }
 
@@ -48,6 +59,17 @@ pub struct ZookeeperEnsemble {
     dir: PathBuf,
     settings: ZookeeperSettings,
     servers: Vec<EnsembleServer>,
+    /// Between servers, where they can be cut off.
+    links: Vec<PeerLink>,
+}
+
+/// How one server reaches another.
+#[derive(Debug)]
+struct PeerLink {
+    from: usize,
+    to: usize,
+    quorum: Proxy,
+    election: Proxy,
 }
 
 #[derive(Debug)]
@@ -98,10 +120,12 @@ impl ZookeeperEnsemble {
         let mut log = String::new();
         // Another test may take a port between the look and the start.
         for _ in 0..5 {
+            let servers = servers(&settings)?;
             let ensemble = Self {
                 dir: process::make_dir(&root, "zookeeper")?,
                 settings: settings.clone(),
-                servers: servers(&settings)?,
+                links: if settings.partitions { links(&servers)? } else { Vec::new() },
+                servers,
             };
             for number in 0..ensemble.servers.len() {
                 ensemble.write_settings(number)?;
@@ -131,7 +155,10 @@ impl ZookeeperEnsemble {
         );
         if self.servers.len() > 1 {
             for (other, server) in self.servers.iter().enumerate() {
-                let (quorum, election) = (server.quorum_port, server.election_port);
+                let link = self.links.iter().find(|link| (link.from, link.to) == (number, other));
+                let (quorum, election) = link.map_or((server.quorum_port, server.election_port), |link| {
+                    (link.quorum.port(), link.election.port())
+                });
                 text += &format!("server.{}=127.0.0.1:{quorum}:{election}\n", other + 1);
             }
             std::fs::write(place.join("data/myid"), format!("{}\n", number + 1))?;
@@ -202,6 +229,20 @@ impl ZookeeperEnsemble {
         }
     }
 
+    /// Sets the number that the next sequential child of a node gets, as if so many had been made. The server is killed and
+    /// started again, twice.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such node, or the server does not start.
+    pub fn set_child_counter(&self, number: usize, path: &str, next: i32) {
+        // A server that starts writes down what it has.
+        self.restart(number);
+        self.kill(number);
+        process::or_fail(zookeeper_snapshot::set_child_counter(&self.place(number).join("data"), path, next));
+        self.restart(number);
+    }
+
     /// Stops a server's process without ending it.
     ///
     /// # Panics
@@ -222,6 +263,31 @@ impl ZookeeperEnsemble {
         let mut state = self.state(number);
         state.process.as_ref().expect("the server runs").signal(Signal::CONT);
         state.frozen = false;
+    }
+
+    /// Cuts a server off from its peers, or joins it again. Clients still reach it. Nothing of what it sends arrives, and
+    /// nobody is told.
+    ///
+    /// # Panics
+    ///
+    /// If the ensemble was started without [`ZookeeperSettings::partitions`].
+    pub fn isolate(&self, number: usize, on: bool) {
+        assert!(!self.links.is_empty(), "the servers of this ensemble reach each other directly");
+        for link in self.links.iter().filter(|link| link.from == number || link.to == number) {
+            for proxy in [&link.quorum, &link.election] {
+                proxy.black_hole(on);
+                if !on {
+                    // What was kept meanwhile is lost, as with a real partition that outlives its connections.
+                    proxy.cut_all();
+                }
+            }
+        }
+    }
+
+    /// Whether a server serves clients, as far as it knows itself: it leads, or follows a leader.
+    #[must_use]
+    pub fn serves(&self, number: usize) -> bool {
+        self.four_letter_word(number, "srvr").contains("Mode: ")
     }
 
     /// Which server leads, or is alone. Waits until one of those that run does.
@@ -309,4 +375,26 @@ fn servers(settings: &ZookeeperSettings) -> io::Result<Vec<EnsembleServer>> {
         state: Mutex::default(),
     };
     Ok(ports.chunks(3).map(server).collect())
+}
+
+/// A proxy for each direction between two servers.
+fn links(servers: &[EnsembleServer]) -> io::Result<Vec<PeerLink>> {
+    let mut links = Vec::new();
+    for from in 0..servers.len() {
+        for to in (0..servers.len()).filter(|to| *to != from) {
+            let quorum = Proxy::try_start(servers[to].quorum_port)?;
+            let election = Proxy::try_start(servers[to].election_port)?;
+            links.push(PeerLink { from, to, quorum, election });
+        }
+    }
+    // Who calls for an election tells its own port, and is called back there. The answer takes the proxy too.
+    for link in &links {
+        let back = links.iter().find(|other| (other.from, other.to) == (link.to, link.from));
+        if let Some(back) = back {
+            let told = format!("127.0.0.1:{}", servers[link.from].election_port);
+            link.election
+                .rewrite_requests(told.into_bytes(), format!("127.0.0.1:{}", back.election.port()).into_bytes());
+        }
+    }
+    Ok(links)
 }

@@ -30,6 +30,47 @@ fn an_etcd_cluster_loses_members_and_gets_them_back() {
     assert!(!dir.exists());
 }
 
+/// Goal: a member that is cut off is without a leader, and writes nothing; the others go on; it catches up afterwards. Clients
+/// reach it all the time.
+/// Method: the leader, then a follower, and once a restart meanwhile. What each says of itself, and a write through each.
+#[test]
+fn an_etcd_member_is_cut_off_and_connected_again() {
+    let cluster = EtcdCluster::start_with(EtcdSettings { proxied_peers: true, ..EtcdSettings::new(3) });
+    let put = |member: usize, value: &str| {
+        let words = ["--endpoints", &cluster.endpoints()[member], "--command-timeout=1s", "put", "a", value];
+        let ran = Command::new("etcdctl").env("ETCDCTL_API", "3").args(words).output();
+        ran.expect("etcdctl runs").status.success()
+    };
+    for (round, leads) in [true, false, true].into_iter().enumerate() {
+        let leader = cluster.leader();
+        let cut = if leads { leader } else { (leader + 1) % 3 };
+        assert!((0..3).all(|member| put(member, "before")), "all are connected");
+        cluster.cut_off(cut);
+        wait_until("it misses its leader", || cluster.misses_leader(cut));
+        let others = cluster.leader();
+        assert_eq!(others == leader, !leads, "the majority has a leader: {leader}, then {others}");
+        if round == 2 {
+            cluster.restart(cut);
+            wait_until("it is alone after a restart", || cluster.misses_leader(cut));
+        }
+        assert!(!put(cut, "by the one that is cut off"), "it writes nothing");
+        assert!((0..3).filter(|member| *member != cut).all(|member| put(member, "by others")), "the others write");
+        cluster.reconnect(cut);
+        wait_until("it catches up", || put(cut, "after"));
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if done() {
+            return;
+        }
+        #[expect(clippy::disallowed_methods, reason = "a real cluster lives in real time")]
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{what}: not within half a minute");
+}
+
 #[test]
 fn an_etcd_member_takes_further_flags() {
     let settings = EtcdSettings { flags: vec!["--quota-backend-bytes=8388608".to_owned()], ..EtcdSettings::new(1) };

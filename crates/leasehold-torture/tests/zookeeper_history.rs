@@ -14,7 +14,7 @@ use leasehold::engine::zookeeper::{ZookeeperEngine, ZookeeperEngineOptions};
 use leasehold::engine::{Claim, Engine, Want};
 use leasehold::{Error, Refusal};
 use leasehold_harness::proxy::Proxy;
-use leasehold_harness::zookeeper::ZookeeperEnsemble;
+use leasehold_harness::zookeeper::{ZookeeperEnsemble, ZookeeperSettings};
 use leasehold_torture::history::History;
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
 use support::fleet_run::{assert_lawful, assert_lawful_under, assert_revokes_are_seen};
@@ -149,6 +149,84 @@ async fn sessions_that_expire_break_no_law() {
     })
     .await;
     assert!(observer.release(&lived.lease_id).await.expect("it outlived the session of its engine"));
+}
+
+/// Which server is cut off from the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CutServer {
+    Leader,
+    Follower,
+}
+
+async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..1200 {
+        if is_so() {
+            return;
+        }
+        sleep_millis(50).await;
+    }
+    panic!("after 60 s it is not so that {what}");
+}
+
+/// Every law holds while one server of three is cut off from its peers, and clients still reach it: those of two engines that
+/// know one server only, and those of one that knows all. Nothing is granted through a server without a majority.
+async fn assert_partitions_break_no_law(who: CutServer) {
+    let lines = vec!["syncLimit=4".to_owned()];
+    // A server that is back asks for the leader soon, and not after up to a minute.
+    let java = vec!["-Dzookeeper.fastleader.maxNotificationInterval=1000".to_owned()];
+    let settings = ZookeeperSettings { partitions: true, lines, java, ..ZookeeperSettings::new(3) };
+    let ensemble = ZookeeperEnsemble::start_with(settings);
+    let alone: Vec<String> = ensemble.hosts().iter().map(|host| format!("zk://{host}{PLACE}")).collect();
+    let mut pinned = Vec::new();
+    for url in &alone {
+        pinned.push(open(url).await);
+    }
+    let engines = vec![open(&ensemble.url(PLACE)).await, open(&alone[0]).await, open(&alone[1]).await];
+    let (cuts, other_leaders) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    assert_lawful_under(engines, async || {
+        sleep_millis(800).await;
+        let leader = ensemble.leader();
+        let turn = cuts.fetch_add(1, Ordering::SeqCst);
+        let cut = if who == CutServer::Leader { leader } else { (leader + 1 + turn % 2) % 3 };
+        wait_until("all servers serve", || (0..3).all(|server| ensemble.serves(server))).await;
+        ensemble.isolate(cut, true);
+        // The server does not know it yet.
+        let claim = Claim::new(vec![Want::exclusive(format!("lonely-{turn}"))], Duration::from_secs(5), "eve");
+        let lonely = tokio::spawn({
+            let engine = pinned[cut].clone();
+            async move { engine.acquire(claim).await }
+        });
+        wait_until("the server that is cut off serves nobody", || !ensemble.serves(cut)).await;
+        wait_until("the others serve", || (0..3).all(|server| server == cut || ensemble.serves(server))).await;
+        let next = (0..3).find(|server| ensemble.four_letter_word(*server, "srvr").contains("Mode: leader"));
+        assert!(next.is_some_and(|next| next != cut), "{next:?} leads, and {cut} is cut off");
+        other_leaders.fetch_add(usize::from(next != Some(leader)), Ordering::SeqCst);
+        sleep_millis(1500).await;
+        assert!(!ensemble.serves(cut), "it is still cut off");
+        let lonely = lonely.await.expect("no panic");
+        assert!(
+            matches!(lonely, Err(Error::Unavailable { .. } | Error::Indeterminate { .. })),
+            "granted without a majority: {lonely:?}"
+        );
+        ensemble.isolate(cut, false);
+        wait_until("it is back", || ensemble.serves(cut)).await;
+    })
+    .await;
+    let (cuts, others) = (cuts.load(Ordering::SeqCst), other_leaders.load(Ordering::SeqCst));
+    println!("{cuts} partitions, {others} times another leader");
+    assert_eq!(others, if who == CutServer::Leader { cuts } else { 0 });
+}
+
+/// Goal: every law holds while the leader is cut off from the others, and clients still reach it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_breaks_no_law() {
+    assert_partitions_break_no_law(CutServer::Leader).await;
+}
+
+/// Goal: the same for a follower, which goes on to answer reads for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_is_cut_off_breaks_no_law() {
+    assert_partitions_break_no_law(CutServer::Follower).await;
 }
 
 const ENTRY: &str = "a_client_process_reports_what_it_does";

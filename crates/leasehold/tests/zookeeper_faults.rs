@@ -12,6 +12,7 @@ use leasehold::engine::{Claim, Engine, Mode, Want};
 use leasehold::{Error, Refusal};
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::zookeeper::ZookeeperEnsemble;
+use zookeeper_client::Client;
 
 /// The shortest session that makes sense with ticks of half a second.
 const SHORT_SESSION: Duration = Duration::from_secs(2);
@@ -210,6 +211,96 @@ async fn a_session_that_is_over_takes_its_leases_and_waiters_along() {
     // It works again by itself.
     until("the engine is back", Duration::from_secs(10), async || cut_off.acquire(claim("row", ttl)).await.is_ok())
         .await;
+}
+
+/// The session that the node of a session lease ends with.
+async fn session_of(client: &Client, name: &str) -> i64 {
+    let directory = format!("/locks/{name}");
+    let nodes = client.list_children(&directory).await.unwrap();
+    assert_eq!(nodes.len(), 1, "{nodes:?}");
+    client.get_data(&format!("{directory}/{}", nodes[0])).await.unwrap().1.ephemeral_owner
+}
+
+/// Goal: a session lease whose session alone is cut off is renewed by no other one: after the session is over nobody is told
+/// that they still hold it, and what a renewal promised before is kept.
+/// Method: a proxy that passes nothing of that session, however often it connects. The other sessions of the engine go on. The
+/// second time the reply of a renewal is lost first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_cut_off_alone_takes_its_lease_along() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let client = Client::connect(&ensemble.hosts()[0]).await.unwrap();
+    let other = open(&ensemble.url("locks"), ZookeeperLease::Session).await;
+    let ttl = Duration::from_millis(1500);
+    for (name, loses_a_reply) in [("seat", false), ("stall", true)] {
+        let proxy = Proxy::start(ensemble.client_ports()[0]);
+        let engine = open(&behind(&proxy), ZookeeperLease::Session).await;
+        let grant = engine.acquire(claim(name, ttl)).await.expect("granted");
+        let session = session_of(&client, name).await;
+        // A lease of the same engine that depends on another session.
+        let mut beside = None;
+        for number in 0..32 {
+            let beside_name = format!("{name}-{number}");
+            let held = engine.acquire(claim(&beside_name, ttl)).await.expect("granted");
+            if session_of(&client, &beside_name).await != session {
+                beside = Some(held);
+                break;
+            }
+        }
+        let beside = beside.expect("an engine has several sessions");
+        engine.renew(&grant.lease_id, None).await.expect("renewed");
+        let next = tokio::spawn({
+            let (other, asked) = (other.clone(), Claim { wait: Duration::from_secs(30), ..claim(name, ttl) });
+            async move { (other.acquire(asked).await, Instant::now()) }
+        });
+        let mut lost = None;
+        if loses_a_reply {
+            proxy.swallow_replies(true);
+            let (engine, id) = (engine.clone(), grant.lease_id.clone());
+            lost = Some(tokio::spawn(async move { engine.renew(&id, None).await }));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        proxy.mute_after_bytes(Some(session.to_be_bytes().to_vec()));
+        proxy.cut_all();
+        proxy.swallow_replies(false);
+        let (cut, mut promised, mut answers) = (Instant::now(), Instant::now(), Vec::new());
+        let keeps = tokio::spawn({
+            let engine = engine.clone();
+            async move {
+                let mut kept = 0;
+                while cut.elapsed() < SHORT_SESSION * 4 {
+                    kept += usize::from(engine.renew(&beside.lease_id, None).await.is_ok());
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                (kept, engine.renew(&beside.lease_id, None).await.is_ok())
+            }
+        });
+        while cut.elapsed() < SHORT_SESSION * 4 {
+            let renewed = engine.renew(&grant.lease_id, None).await;
+            if let Ok(renewal) = &renewed {
+                promised = promised.max(Instant::now() + renewal.remaining);
+            }
+            answers.push((Instant::now(), renewed));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (kept, is_kept) = keeps.await.unwrap();
+        let (taken, at) = next.await.unwrap();
+        assert!(taken.expect("the lease ends with its session").token > grant.token);
+        assert!(promised <= at, "a renewal promised {:?} more", promised - at);
+        assert!(answers.iter().all(|(when, answer)| *when < at || answer.is_err()), "{answers:?}");
+        let is_lawful = |answer: &Result<leasehold::engine::Renewal, Error>| {
+            let stale = matches!(answer, Err(Error::Refused(Refusal::Stale)));
+            stale || matches!(answer, Ok(_) | Err(Error::Unavailable { .. } | Error::Indeterminate { .. }))
+        };
+        assert!(answers.iter().all(|(_, answer)| is_lawful(answer)), "{answers:?}");
+        let last = &answers.last().expect("there are some").1;
+        assert!(matches!(last, Err(Error::Refused(Refusal::Stale))), "{last:?}");
+        if let Some(lost) = lost {
+            let answer = lost.await.unwrap();
+            assert!(answer.is_err() && is_lawful(&answer), "{answer:?}");
+        }
+        eprintln!("{name}: {} answers, {kept} renewals by another session", answers.len());
+        assert!(is_kept && kept >= 20, "the other sessions go on: {kept}");
+    }
 }
 
 /// A clock of another machine: the same time, and another boot.

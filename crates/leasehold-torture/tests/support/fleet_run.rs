@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::engine::{Claim, Engine, Want};
-use leasehold_torture::history::{History, OpOutcome};
+use leasehold_torture::history::{History, Op, OpOutcome};
 use leasehold_torture::invariant::{CheckerProfile, believed, check_profile, token_order, token_unique};
 
 use super::recorder::{NAMES, Recorder, from_environment, sleep_millis};
 
-/// Clients of each engine.
-const CLIENTS: u64 = 3;
+/// Clients of each engine: those of the first have the numbers from 0 on, and so on.
+pub const CLIENTS: u64 = 3;
 /// A run goes on until so much happened, even on a slow machine, but not for ever.
 const MIN_GRANTS: usize = 60;
-const MAX_RUN: Duration = Duration::from_secs(60);
+const MAX_RUN: Duration = Duration::from_secs(150);
 /// A cluster without a leader for a while holds everybody up.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -39,7 +39,7 @@ pub async fn assert_revokes_are_seen(engines: Vec<Arc<dyn Engine>>) {
 
 /// Clients of these engines race for as long as it is asked for, while `fault` runs again and again. Every name can be had in
 /// the end.
-async fn run_clients(engines: Vec<Arc<dyn Engine>>, fault: impl AsyncFn()) -> History {
+pub async fn run_clients(engines: Vec<Arc<dyn Engine>>, fault: impl AsyncFn()) -> History {
     let recorder = Recorder::new();
     let mut clients = Vec::new();
     for (at, engine) in engines.iter().enumerate() {
@@ -66,6 +66,17 @@ async fn run_clients(engines: Vec<Arc<dyn Engine>>, fault: impl AsyncFn()) -> Hi
         engine.close().await.expect("closed");
     }
     History { ops: recorder.take_ops(), ..History::default() }
+}
+
+/// What was answered with yes through one of the engines, to what was asked and answered between two moments.
+pub fn count_yes(history: &History, engine: u64, (from, to): (u64, u64)) -> usize {
+    let is_yes = |outcome: &OpOutcome| {
+        use OpOutcome::{Granted, Released, Renewed};
+        matches!(outcome, Granted { .. } | Renewed { .. } | Released(_))
+    };
+    let within = |op: &&Op| op.invoke >= from && op.ret.is_some_and(|ret| ret <= to);
+    let asked = history.ops.iter().filter(|op| op.client / CLIENTS == engine).filter(within);
+    asked.filter(|op| is_yes(&op.outcome)).count()
 }
 
 /// An empty history proves nothing.

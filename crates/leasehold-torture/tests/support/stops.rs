@@ -318,14 +318,16 @@ pub fn assert_stops(ops: &[Op], stops: &[Stop], max_blocked: Duration) {
         assert!(stop.blocked.is_none_or(|blocked| blocked < max_blocked), "{stop:?}");
         let Some(lapsed) = stop.token else { continue };
         let mut refused = 0;
+        let mut asked = Vec::new();
         for op in ops.iter().filter(|op| op.client == stop.process && op.invoke >= stop.from) {
             let (OpKind::Renew { token, .. } | OpKind::Release { token }) = &op.kind else { continue };
             if *token == lapsed {
                 let alive = matches!(op.outcome, OpOutcome::Renewed { .. } | OpOutcome::Released(true));
                 assert!(!alive, "a lease that lapsed while its holder was stopped was not refused: {op:?}");
                 refused += usize::from(matches!(op.outcome, OpOutcome::Stale | OpOutcome::NotHeld));
+                asked.push(op);
             }
         }
-        assert!(refused > 0, "nobody asked for the lapsed lease again: {stop:?}");
+        assert!(refused > 0, "the lapsed lease was not refused: {stop:?}; calls: {asked:?}");
     }
 }

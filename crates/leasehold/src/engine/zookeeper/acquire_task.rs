@@ -31,9 +31,10 @@ use super::failure::{CLOSED, ENGINE, PLACE_LOST, copy_error, failed_write, indet
 use super::lease_table::{LeaseNodes, MindedLease};
 use super::node_name::{NodeStep, QueueNode, blind_client, has_turn, other_capacity, position};
 use super::node_set::NodeChange;
+use super::numbering::is_usable;
 use super::place::{ClaimIds, PlaceResult, PlaceWriter, QueuePlace};
 use super::record::NodeState;
-use super::requests::{AcquireCaller, JoinResult, KnownRequest};
+use super::requests::{AcquireCaller, JoinResult, KnownRequest, callers_gone};
 use super::shared::{CONNECT_WAIT, ZookeeperShared};
 use super::wait_queue::{QueueNews, QueuePlaces};
 
@@ -197,6 +198,17 @@ impl ZookeeperAcquireTask {
     }
 
     async fn one_round(&mut self, client: &Client) -> AcquireStep {
+        let (attempt, patience) = (self.attempt(), self.patience);
+        let replaced = tokio::select! {
+            biased;
+            replaced = self.shared.replace_used_up(client, &attempt, &self.claim.wants, patience) => replaced,
+            () = callers_gone(&mut self.callers) => return AcquireStep::Done(None),
+        };
+        match replaced {
+            Ok(None) => {}
+            Ok(Some(error)) => return AcquireStep::Done(Some(Err(error))),
+            Err(error) => return AcquireStep::Done(Some(Err(no_effect(attempt, error)))),
+        }
         if !self.waits()
             && self.ids.request.is_none()
             && self.claim.wants.iter().any(|want| self.shared.was_held(&want.name))
@@ -292,6 +304,13 @@ impl ZookeeperAcquireTask {
     }
 
     async fn decide(&mut self, place: QueuePlace, queues: Vec<Vec<QueueNode>>) -> AcquireStep {
+        if place.nodes.iter().any(|node| !is_usable(node.number)) {
+            for node in place.nodes.iter().filter(|node| !is_usable(node.number)) {
+                self.shared.used_up.insert(&self.claim.wants[node.want].name);
+            }
+            self.remove_place(place).await;
+            return AcquireStep::Again;
+        }
         let (mut blocked, mut full) = (None, None);
         for (at, (want, queue)) in self.claim.wants.iter().zip(&queues).enumerate() {
             let Some(mine) = position(queue, &self.ids.key) else {
@@ -554,7 +573,7 @@ impl ZookeeperAcquireTask {
                     Some(None) | None => return,
                     // A retry may have come for it already, and it is left to that: see `known_request`.
                     Some(Some(PlaceResult::Placed(place, queues)))
-                        if ids.request.is_some() && is_granted(&place, &queues, &ids) =>
+                        if ids.request.is_some() && place.is_granted(&queues, &ids.key) =>
                     {
                         return;
                     }
@@ -565,24 +584,6 @@ impl ZookeeperAcquireTask {
         };
         self.shared.runtime.spawn(work);
     }
-}
-
-/// Whether nodes that were found again are those of a holder.
-fn is_granted(place: &QueuePlace, queues: &[Vec<QueueNode>], ids: &ClaimIds) -> bool {
-    let has_all = || queues.iter().all(|queue| position(queue, &ids.key).is_some_and(|at| has_turn(queue, at)));
-    place.grants() && (place.step == NodeStep::Holder || has_all())
-}
-
-/// Ends when nobody waits for the answer any more.
-async fn callers_gone(callers: &mut [AcquireCaller]) {
-    std::future::poll_fn(|context| {
-        let mut all = true;
-        for caller in callers.iter_mut() {
-            all &= caller.to.poll_closed(context).is_ready();
-        }
-        if all { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
 }
 
 /// The answer of an acquire, a little beyond its patience at most.

@@ -13,6 +13,8 @@ use super::shared::ZookeeperShared;
 /// Resources that are looked at.
 const NAMES_EXAMINED: usize = 1000;
 const NAMES_AT_ONCE: usize = 100;
+/// A number from which on an operator should know that they end.
+const WORRYING_NUMBER: i32 = 2_000_000_000;
 
 impl ZookeeperShared {
     pub async fn examine_ensemble(&self, client: &Client) -> Result<Vec<Finding>, zk::Error> {
@@ -77,6 +79,12 @@ impl ZookeeperShared {
             };
             let setting = format!("clients of {name}");
             found.push(Finding::warning(setting, format!("layout={layout}"), "clients that see each other", sentence));
+        }
+        if let Some(node) = queue.iter().find(|node| !(0..WORRYING_NUMBER).contains(&node.number)) {
+            let sentence = "ZooKeeper gives no number past 2147483647, and clients other than ours then hold together. Ours replace \
+                            the directory as soon as it is empty: let everybody leave it once.";
+            let (setting, wanted) = (format!("numbers of {name}"), format!("below {WORRYING_NUMBER}"));
+            found.push(Finding::warning(setting, node.number.to_string(), wanted, sentence));
         }
         if queue.iter().any(|node| node.form == NodeForm::Other) && strangers.insert("other") {
             let sentence = "These nodes count as exclusive contenders. Check that their client sees ours.";

@@ -46,6 +46,9 @@ pub(super) fn no_effect(attempt: impl Into<String>, error: zk::Error) -> Error {
             "ZooKeeper's ACLs deny this user what leases need: check the login in the url, and the ACLs below the chroot"
                 .into(),
         ),
+        zk::Error::NoChildrenForEphemerals => Error::Invalid(
+            "a node of the path in the url is ephemeral, and such nodes have no children: use another path".into(),
+        ),
         zk::Error::NotReadOnly => unavailable(attempt, "the server has lost its ensemble and only reads".into()),
         zk::Error::Throttled => unavailable(attempt, "the ensemble is too busy (Throttled)".into()),
         zk::Error::QuotaExceeded => unavailable(attempt, "a quota of ZooKeeper is reached below the chroot".into()),

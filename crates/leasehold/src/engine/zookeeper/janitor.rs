@@ -16,8 +16,6 @@ use super::node_name::{QueueNode, contenders};
 use super::record::{NodeRecord, NodeState, RequestRecord};
 use super::shared::{FoundNode, ZookeeperShared, or_empty};
 
-/// How often everything is walked through even though nobody disappeared: for what a lost reply may have left.
-const WALK_EVERY: Duration = Duration::from_secs(300);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Nodes that one request reads.
 const READS_AT_ONCE: usize = 100;
@@ -34,6 +32,14 @@ struct JanitorState {
     walked: Option<Time>,
     /// Requests without a lease, and since when.
     orphans: std::collections::HashMap<String, Time>,
+}
+
+impl JanitorState {
+    /// How long after a walk the next one is due, whoever is there.
+    fn walk_after(&self, shared: &ZookeeperShared) -> Duration {
+        let every = shared.options.walk_every;
+        if self.orphans.is_empty() { every } else { every.min(REQUEST_KEPT) }
+    }
 }
 
 impl ZookeeperShared {
@@ -68,9 +74,7 @@ pub(super) async fn run_janitor(shared: Arc<ZookeeperShared>) {
             None => Err(zk::Error::ConnectionLoss),
         };
         let (watcher, next) = match looked {
-            Ok(watcher) => {
-                (Some(watcher), WALK_EVERY.min(if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT }))
-            }
+            Ok(watcher) => (Some(watcher), state.walk_after(&shared)),
             Err(_) => (None, RETRY_AFTER),
         };
         let fired = async {
@@ -103,8 +107,7 @@ async fn look(
     let lowest = servers.iter().min().is_some_and(|lowest| *lowest == shared.server);
     let gone = state.servers.iter().any(|server| !servers.contains(server));
     let now = shared.now();
-    let due = if state.orphans.is_empty() { WALK_EVERY } else { REQUEST_KEPT };
-    let stale = state.walked.is_some_and(|walked| now.since(walked) >= due);
+    let stale = state.walked.is_some_and(|walked| now.since(walked) >= state.walk_after(shared));
     // Whoever becomes the lowest walks at once. The others walk now and then, for what is left under their own name.
     if (lowest && (gone || !state.was_lowest)) || stale {
         walk(shared, client, &servers).await?;

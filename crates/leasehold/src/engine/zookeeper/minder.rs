@@ -17,6 +17,7 @@ use crate::engine::consensus::ended::HowEnded;
 
 use super::lease_table::{LeaseNodes, MindedLease};
 use super::node_set::{NodeChange, delete_nodes, write_nodes};
+use super::owner::read_node;
 use super::record::{NodeRecord, NodeState, boot_text};
 use super::shared::ZookeeperShared;
 
@@ -107,8 +108,10 @@ fn closed_record(shared: &ZookeeperShared, record: &NodeRecord) -> NodeRecord {
 
 /// Somebody changed the nodes: it is theirs to end now, or it is looked at again.
 async fn look_again(shared: &ZookeeperShared, client: &Client, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) {
-    if shared.read_again(client, lease, nodes).await.is_err() {
-        return shared.table.look_at(lease.public, shared.now().plus(RETRY_AFTER));
+    let Some(path) = nodes.paths.first() else { return };
+    match read_node(client, path).await {
+        Ok(node) => shared.note_read(lease, nodes, node),
+        Err(_) => return shared.table.look_at(lease.public, shared.now().plus(RETRY_AFTER)),
     }
     if nodes.over {
         return;

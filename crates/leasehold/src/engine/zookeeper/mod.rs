@@ -36,8 +36,9 @@
 //! # Files, in reading order
 //!
 //! `options` (the URL), `paths` and `node_name` (where nodes are and how they are called), `record` (what they hold),
-//! `failure`, `sessions`, `node_set` (all nodes of a lease), `lease_table`, `directories`, `shared`, `place` (the nodes
-//! of an acquire), `wait_queue`, `requests`, `acquire_task`, `owner`, `minder`, `janitor`, `view`, `examine`.
+//! `failure`, `probe` (why nobody answers), `sessions`, `node_set` (all nodes of a lease), `lease_table`, `directories`,
+//! `numbering` (before the numbers of a directory end), `shared`, `place` (the nodes of an acquire), `wait_queue`,
+//! `requests`, `acquire_task`, `owner`, `minder`, `janitor`, `view`, `examine`.
 
 mod acquire_task;
 mod directories;
@@ -48,10 +49,12 @@ mod lease_table;
 mod minder;
 mod node_name;
 mod node_set;
+mod numbering;
 mod options;
 mod owner;
 mod paths;
 mod place;
+mod probe;
 mod record;
 mod requests;
 mod sessions;
@@ -147,9 +150,11 @@ impl ZookeeperEngine {
             Arc::new(ZookeeperShared::new(options, paths, acls, pool.clone(), server, runtime.clone(), closed));
         let client = shared.client(&attempt, "").await?;
         let persistent = CreateMode::Persistent.with_acls(Acls::new(&shared.acls));
-        for path in [shared.paths.root().to_owned(), shared.paths.servers(), shared.paths.requests()] {
+        let secret = CreateMode::Persistent.with_acls(Acls::new(&shared.secret_acls));
+        let (root, servers, requests) = (shared.paths.root(), shared.paths.servers(), shared.paths.requests());
+        for (path, options) in [(root, &persistent), (servers.as_str(), &persistent), (requests.as_str(), &secret)] {
             if path != "/" {
-                let made = node_set::make_path(&client, &path, &persistent).await;
+                let made = node_set::make_path(&client, path, options).await;
                 made.map_err(|error| no_effect(&attempt, error))?;
             }
         }
@@ -340,7 +345,7 @@ impl ZookeeperShared {
     fn new(
         options: ZookeeperEngineOptions,
         paths: paths::NodePaths,
-        acls: Vec<zookeeper_client::Acl>,
+        (acls, secret_acls): (Vec<zookeeper_client::Acl>, Vec<zookeeper_client::Acl>),
         pool: Arc<SessionPool>,
         server: String,
         runtime: Handle,
@@ -350,11 +355,13 @@ impl ZookeeperShared {
             options,
             paths,
             acls,
+            secret_acls,
             pool,
             table: lease_table::LeaseTable::default(),
             ended: RememberedEndings::new(REMEMBERED_ENDINGS),
             queues: wait_queue::WaitQueues::default(),
             directories: directories::KnownDirectories::default(),
+            used_up: numbering::UsedUpDirectories::default(),
             requests: requests::RequestRegistry::default(),
             server,
             runtime,

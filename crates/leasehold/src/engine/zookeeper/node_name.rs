@@ -3,7 +3,8 @@
 //! # Laws
 //!
 //! 1. One list of children decides: number, mode and lease are in the name.
-//! 2. Numbers are compared as serial numbers: the server's counter wraps from 2147483647 to -2147483648.
+//! 2. Numbers are compared as serial numbers: past 2147483647 a server gives negative ones to other clients. Ours are taken
+//!    from a new directory before that (`numbering`).
 //! 3. A lease counts once, even if it has a node for each of two layouts.
 
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold_core::Limits;
 
 use crate::clock::{Clock, SystemClock};
-use crate::engine::url_text::decode_percent;
+use crate::engine::url_text::{decode_percent, host_and_port};
 use crate::error::Error;
 
 const DEFAULT_PORT: u16 = 2181;
@@ -23,6 +23,8 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(40);
 const MINDED_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the head of a queue looks even though nothing told it to.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often all resources are walked through even though no process disappeared.
+const WALK_EVERY: Duration = Duration::from_secs(300);
 
 /// How an ensemble is reached and used. `Debug` hides the password.
 #[derive(Clone)]
@@ -43,6 +45,9 @@ pub struct ZookeeperEngineOptions {
     pub session_timeout: Option<Duration>,
     /// How often the head of a queue looks even though nothing told it to.
     pub look_every: Duration,
+    /// How often a process with minded leases walks through all resources even though no other one disappeared: for leases
+    /// whose process is gone, and what a lost reply may have left.
+    pub walk_every: Duration,
     /// What can be asked for.
     pub limits: Limits,
     /// What deadlines are counted by.
@@ -105,7 +110,8 @@ impl ZookeeperEngineOptions {
         // The last @: a password may hold one.
         let (login, place) = place.rsplit_once('@').map_or((None, place), |(login, place)| (Some(login), place));
         let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
-        let hosts = hosts.split(',').map(host_and_port).collect::<Result<Vec<_>, _>>()?;
+        let hosts =
+            hosts.split(',').map(|host| host_and_port(host, DEFAULT_PORT, EXAMPLE)).collect::<Result<Vec<_>, _>>()?;
         let mut options = Self {
             hosts,
             chroot: read_chroot(path)?,
@@ -115,6 +121,7 @@ impl ZookeeperEngineOptions {
             token_base: 0,
             session_timeout: None,
             look_every: LOOK_EVERY,
+            walk_every: WALK_EVERY,
             limits: Limits { waiters_per_resource: WAITERS_PER_RESOURCE, ..Limits::default() },
             clock: SystemClock::shared(),
         };
@@ -146,10 +153,7 @@ impl ZookeeperEngineOptions {
     /// The servers, for people and for the client.
     #[must_use]
     pub fn at(&self) -> String {
-        let show = |(host, port): &(String, u16)| {
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-        };
-        self.hosts.iter().map(show).collect::<Vec<_>>().join(",")
+        self.hosts.iter().map(show_host).collect::<Vec<_>>().join(",")
     }
 
     pub(super) fn wanted_session(&self) -> Duration {
@@ -160,32 +164,13 @@ impl ZookeeperEngineOptions {
     }
 }
 
-fn invalid(sentence: impl Into<String>) -> Error {
-    Error::Invalid(sentence.into())
+/// A server, as it stands in the URL.
+pub(super) fn show_host((host, port): &(String, u16)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn host_and_port(place: &str) -> Result<(String, u16), Error> {
-    let (host, port) = match place.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or_else(|| invalid("an IPv6 address wants its ]"))?;
-            (host, after.strip_prefix(':').or(after.is_empty().then_some("")))
-        }
-        None => match place.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (place, Some("")),
-        },
-    };
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-    if host.is_empty() || !host.chars().all(fine) {
-        return Err(invalid(format!("the url names no host, {EXAMPLE}")));
-    }
-    let port = match port {
-        Some("") => Some(DEFAULT_PORT),
-        Some(text) => text.parse().ok().filter(|port| *port != 0),
-        None => None,
-    };
-    let port = port.ok_or_else(|| invalid(format!("the port is a number from 1 to 65535, {EXAMPLE}")))?;
-    Ok((host.to_owned(), port))
+fn invalid(sentence: impl Into<String>) -> Error {
+    Error::Invalid(sentence.into())
 }
 
 /// A path of nodes, as ZooKeeper takes it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use zookeeper_client::{self as zk, Client};
+use zookeeper_client::{self as zk, Client, Stat};
 
 use crate::clock::Time;
 use crate::engine::consensus::ended::HowEnded;
@@ -12,15 +12,11 @@ use crate::engine::from_book::millis;
 use crate::engine::{LeaseId, Renewal};
 use crate::error::{Error, Refusal};
 
-use super::failure::{failed_write, indeterminate, is_lost, no_effect, unavailable};
+use super::failure::{failed_write, indeterminate, is_lost, unavailable};
 use super::lease_table::{LeaseNodes, MindedLease};
 use super::node_set::{NodeChange, delete_nodes, write_nodes};
 use super::record::{NodeRecord, NodeState, boot_text};
-use super::shared::{CONNECT_WAIT, ZookeeperShared};
-
-/// How long a change whose reply was lost is looked for and tried again.
-const RETRY_FOR: Duration = Duration::from_secs(4);
-const RETRY_AFTER: Duration = Duration::from_millis(50);
+use super::shared::{CONNECT_WAIT, RETRY_AFTER, RETRY_FOR, ZookeeperShared};
 
 /// What is to be written.
 pub(super) enum OwnerWrite {
@@ -54,12 +50,14 @@ impl ZookeeperShared {
         // A write of this call whose reply was lost.
         let mut wrote: Option<(NodeRecord, Time)> = None;
         loop {
-            let client = self.owner_client(attempt, &lease, &mut nodes).await;
-            let client = client.map_err(|error| match error {
-                Error::Unavailable { .. } if wrote.is_some() => unknown(attempt),
+            // Whoever cannot be asked after a lost reply leaves open what that one did.
+            let is_open = wrote.is_some();
+            let or_unknown = |error| match error {
+                Error::Unavailable { .. } if is_open => unknown(attempt),
                 error => error,
-            })?;
-            self.check_live(attempt, &client, &lease, &mut nodes).await?;
+            };
+            let client = self.owner_client(attempt, &lease, &mut nodes).await.map_err(or_unknown)?;
+            self.check_live(attempt, &lease, &mut nodes).await.map_err(or_unknown)?;
             let sent = self.now();
             let record = self.next_record(&nodes, &lease, what, sent);
             self.check_ttl_bound(Time::from_nanos(record.until).since(sent))?;
@@ -75,7 +73,7 @@ impl ZookeeperShared {
                     return Err(Refusal::Stale.into());
                 }
                 Ok(NodeChange::Changed) => {
-                    self.read_again(&client, &lease, &mut nodes).await.map_err(|error| no_effect(attempt, error))?;
+                    self.read_again(attempt, &lease, &mut nodes).await.map_err(or_unknown)?;
                     if let Some((record, sent)) = wrote.take_if(|(record, _)| is_same(record, &nodes.record)) {
                         return self.note_write(&client, &lease, &mut nodes, record, sent, None).await;
                     }
@@ -113,16 +111,10 @@ impl ZookeeperShared {
     }
 
     /// Whether the lease may still be changed by its owner.
-    async fn check_live(
-        &self,
-        attempt: &str,
-        client: &Client,
-        lease: &Arc<MindedLease>,
-        nodes: &mut LeaseNodes,
-    ) -> Result<(), Error> {
+    async fn check_live(&self, attempt: &str, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) -> Result<(), Error> {
         if !nodes.over && self.now() >= nodes.end && nodes.session.is_none() {
             // Over as far as this process knows; it may have been renewed through another.
-            self.read_again(client, lease, nodes).await.map_err(|error| no_effect(attempt, error))?;
+            self.read_again(attempt, lease, nodes).await?;
         }
         if nodes.over {
             return Err(match self.ended.get(&lease.public) {
@@ -199,31 +191,26 @@ impl ZookeeperShared {
     }
 
     /// Somebody else has changed the nodes: what is there now.
-    pub async fn read_again(
-        &self,
-        client: &Client,
-        lease: &Arc<MindedLease>,
-        nodes: &mut LeaseNodes,
-    ) -> Result<(), zk::Error> {
-        let Some(path) = nodes.paths.first().cloned() else { return Ok(()) };
-        let (sync, read) = (client.sync(&path), client.get_data(&path));
-        sync.await?;
-        match read.await {
-            Err(zk::Error::NoNode) => self.note_end(lease, nodes, HowEnded::Stale),
-            Err(error) => return Err(error),
-            Ok((data, stat)) => {
-                nodes.version = stat.version;
-                // Data that is not ours (Curator asks a holder to leave by it) leaves the lease as it is.
-                if let Some(record) = NodeRecord::parse(&data).filter(|record| record.id == nodes.record.id) {
-                    nodes.end = record.latest_end(&*self.options.clock, self.now());
-                    nodes.span = record.span();
-                    nodes.cap = record.known_cap(&*self.options.clock).or(nodes.cap);
-                    nodes.record = record;
-                }
-                lease.note(nodes);
-            }
-        }
+    async fn read_again(&self, attempt: &str, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) -> Result<(), Error> {
+        let Some(path) = nodes.paths.first() else { return Ok(()) };
+        let read = |client: Client| async move { read_node(&client, path).await };
+        let node = self.read(attempt, &lease.first, read).await?;
+        self.note_read(lease, nodes, node);
         Ok(())
+    }
+
+    /// The node of a lease was read.
+    pub fn note_read(&self, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes, node: Option<(Vec<u8>, Stat)>) {
+        let Some((data, stat)) = node else { return self.note_end(lease, nodes, HowEnded::Stale) };
+        nodes.version = stat.version;
+        // Data that is not ours (Curator asks a holder to leave by it) leaves the lease as it is.
+        if let Some(record) = NodeRecord::parse(&data).filter(|record| record.id == nodes.record.id) {
+            nodes.end = record.latest_end(&*self.options.clock, self.now());
+            nodes.span = record.span();
+            nodes.cap = record.known_cap(&*self.options.clock).or(nodes.cap);
+            nodes.record = record;
+        }
+        lease.note(nodes);
     }
 
     pub async fn release_lease(&self, attempt: &str, id: &LeaseId) -> Result<bool, Error> {
@@ -240,8 +227,7 @@ impl ZookeeperShared {
             return Ok(false);
         }
         if self.now() >= nodes.end && nodes.session.is_none() {
-            let client = self.client(attempt, &lease.first).await?;
-            self.check_live(attempt, &client, &lease, &mut nodes).await?;
+            self.check_live(attempt, &lease, &mut nodes).await?;
         }
         if nodes.over || nodes.record.state == NodeState::Closed || self.now() >= nodes.end {
             return Err(Refusal::Stale.into());
@@ -291,6 +277,16 @@ impl ZookeeperShared {
                 self.note_end(&lease, &mut nodes, HowEnded::Released);
             }
         }
+    }
+}
+
+/// What is in a node after everything that was answered before.
+pub(super) async fn read_node(client: &Client, path: &str) -> Result<Option<(Vec<u8>, Stat)>, zk::Error> {
+    let (sync, read) = (client.sync(path), client.get_data(path));
+    sync.await?;
+    match read.await {
+        Err(zk::Error::NoNode) => Ok(None),
+        read => read.map(Some),
     }
 }
 

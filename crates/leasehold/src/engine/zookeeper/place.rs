@@ -11,7 +11,9 @@ use crate::engine::from_book::{millis, wants};
 use crate::engine::{Claim, Token, Want};
 
 use super::lease_table::node_data;
-use super::node_name::{NodeKey, NodeStep, QueueNode, contenders, forms, name_prefix, number_text, parse_child};
+use super::node_name::{
+    NodeKey, NodeStep, QueueNode, contenders, forms, has_turn, name_prefix, number_text, parse_child, position,
+};
 use super::node_set::{NodeChange, NodeData, delete_nodes, make_path, node_mode, swap_nodes, write_nodes};
 use super::record::{NodeRecord, NodeState, RequestRecord, boot_text};
 use super::requests::request_digest;
@@ -87,6 +89,12 @@ impl QueuePlace {
             NodeStep::First => self.is_unchanged,
             NodeStep::Waiting => false,
         }
+    }
+
+    /// Whether nodes that were found again are those of a holder.
+    pub fn is_granted(&self, queues: &[Vec<QueueNode>], key: &NodeKey) -> bool {
+        let has_all = || queues.iter().all(|queue| position(queue, key).is_some_and(|at| has_turn(queue, at)));
+        self.grants() && (self.step == NodeStep::Holder || has_all())
     }
 }
 
@@ -299,7 +307,7 @@ impl PlaceWriter<'_> {
             }
         }
         if let Some((path, data)) = self.request_data(NodeState::Try, None) {
-            let options = node_mode(ephemeral, false).with_acls(acls);
+            let options = node_mode(ephemeral, false).with_acls(Acls::new(&self.shared.secret_acls));
             if let Err(error) = writer.add_create(&path, &data, &options) {
                 return PlaceResult::Failed(error);
             }

@@ -32,6 +32,18 @@ pub(super) struct AcquireCaller {
     pub patience: Time,
 }
 
+/// Ends when nobody waits for the answer any more.
+pub(super) async fn callers_gone(callers: &mut [AcquireCaller]) {
+    std::future::poll_fn(|context| {
+        let mut all = true;
+        for caller in callers.iter_mut() {
+            all &= caller.to.poll_closed(context).is_ready();
+        }
+        if all { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
+
 /// An acquire with a request id that is under way in this process.
 #[derive(Clone)]
 struct JoinPoint {

@@ -15,6 +15,7 @@ use crate::error::{BoxError, Error};
 
 use super::failure::{CLOSED, no_effect, unavailable};
 use super::options::ZookeeperEngineOptions;
+use super::probe::ServerProbe;
 
 /// Sessions of one engine. More than this was not faster.
 pub(super) const SESSIONS: usize = 4;
@@ -41,15 +42,19 @@ impl SessionPool {
         let attempt = format!("open zk://{}", options.at());
         let slots = (0..SESSIONS).map(|_| Mutex::new(None)).collect();
         let pool = Arc::new(Self { options: options.clone(), slots, changes: watch::Sender::new(0), closed });
-        let late = || unavailable(&attempt, "no server of the ensemble answers".into());
         let by = clock.now().plus(OPEN_FOR);
         let first = loop {
             match until(&*clock, by, pool.connect(true)).await {
                 Some(Ok(client)) => break client,
                 Some(Err(error)) if error == zk::Error::AuthFailed => return Err(no_effect(&attempt, error)),
-                Some(Err(_)) if clock.now() < by => clock.sleep_until(clock.now().plus(RECONNECT_AFTER).min(by)).await,
-                _ => return Err(late()),
+                Some(Err(_)) | None => {}
             }
+            // Servers that are slow, or in an election, are waited for. Servers that are down are not.
+            let probe = ServerProbe::run(options).await;
+            if probe.is_hopeless() || clock.now() >= by {
+                return Err(unavailable(&attempt, probe.sentence().into()));
+            }
+            clock.sleep_until(clock.now().plus(RECONNECT_AFTER).min(by)).await;
         };
         *pool.lock(0) = Some(first);
         let others = (1..SESSIONS).map(|_| tokio::spawn(pool.clone().connect_owned()));

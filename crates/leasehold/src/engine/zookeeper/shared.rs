@@ -18,9 +18,10 @@ use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, PublicId};
 use crate::error::{Error, Refusal};
 
 use super::directories::KnownDirectories;
-use super::failure::{CLOSED, no_effect, unavailable};
+use super::failure::{CLOSED, is_lost, no_effect, unavailable};
 use super::lease_table::{LeaseNodes, LeaseTable, MindedLease};
 use super::node_name::{NodeKey, NodeStep, QueueNode, contenders, parse_child, position};
+use super::numbering::UsedUpDirectories;
 use super::options::{ZookeeperEngineOptions, ZookeeperLayout, ZookeeperLease};
 use super::paths::NodePaths;
 use super::record::{NodeRecord, token_number};
@@ -32,6 +33,9 @@ use super::wait_queue::WaitQueues;
 const DOMAIN: &str = "leasehold zookeeper 1";
 /// How long a call waits for a connected session.
 pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(2);
+/// How long a request whose reply was lost is tried again, or its effect looked for.
+pub(super) const RETRY_FOR: Duration = Duration::from_secs(4);
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// How many names are remembered as held.
 const HELD_REMEMBERED: usize = 4096;
 
@@ -40,11 +44,14 @@ pub(super) struct ZookeeperShared {
     pub options: ZookeeperEngineOptions,
     pub paths: NodePaths,
     pub acls: Vec<Acl>,
+    /// For nodes that hold secrets.
+    pub secret_acls: Vec<Acl>,
     pub pool: Arc<SessionPool>,
     pub table: LeaseTable,
     pub ended: RememberedEndings,
     pub queues: WaitQueues,
     pub directories: KnownDirectories,
+    pub used_up: UsedUpDirectories,
     pub requests: RequestRegistry,
     /// Names this process in the data of nodes.
     pub server: String,
@@ -75,13 +82,16 @@ pub(super) fn or_empty(listed: Result<Vec<String>, zk::Error>) -> Result<Vec<Str
     }
 }
 
-pub(super) fn acls(options: &ZookeeperEngineOptions) -> Vec<Acl> {
+/// Who may do what with the nodes of queues; and with those of requests, which hold secrets.
+pub(super) fn acls(options: &ZookeeperEngineOptions) -> (Vec<Acl>, Vec<Acl>) {
     if options.login.is_none() {
-        return Acls::anyone_all().to_vec();
+        let everybody = Acls::anyone_all().to_vec();
+        return (everybody.clone(), everybody);
     }
-    // A waiter reads the node before its own, whoever made it.
     let (mine, everybody) = (AuthId::new("auth", ""), AuthId::new("world", "anyone"));
-    vec![Acl::new(Permission::ALL, mine), Acl::new(Permission::READ, everybody)]
+    let own = Acl::new(Permission::ALL, mine);
+    // A waiter reads the node before its own, whoever made it.
+    (vec![own.clone(), Acl::new(Permission::READ, everybody)], vec![own])
 }
 
 impl ZookeeperShared {
@@ -115,6 +125,24 @@ impl ZookeeperShared {
     pub async fn client(&self, attempt: &str, name: &str) -> Result<Client, Error> {
         let by = self.now().plus(CONNECT_WAIT);
         self.pool.connected_by(self.slot(name), by).await.map_err(|source| unavailable(attempt, source))
+    }
+
+    /// Reads, and reads again while the replies are lost with their connections: a read may be repeated. A process that
+    /// stood still learns at its first requests that its sessions are over.
+    pub async fn read<T, R>(&self, attempt: &str, name: &str, read: impl Fn(Client) -> R) -> Result<T, Error>
+    where
+        R: Future<Output = Result<T, zk::Error>>,
+    {
+        let by = self.now().plus(RETRY_FOR);
+        loop {
+            let client = self.client(attempt, name).await?;
+            match read(client).await {
+                Err(error) if is_lost(&error) && self.now() < by => {
+                    self.options.clock.sleep_until(self.now().plus(RETRY_AFTER)).await;
+                }
+                result => return result.map_err(|error| no_effect(attempt, error)),
+            }
+        }
     }
 
     /// How the directory of a resource is made. kazoo remembers that it made one, so there it must stay.
@@ -154,10 +182,9 @@ impl ZookeeperShared {
     /// The floor as it is; or why it is not raised here, and what to do instead.
     pub async fn floor(&self, floor: Option<Token>) -> Result<Token, Error> {
         let attempt = "read the last zxid";
-        let client = self.client(attempt, "").await?;
         // A write is the only way to learn the last zxid of the ensemble. It changes nothing that anybody reads.
-        let written = client.set_data(&self.paths.private(), &[], None).await;
-        let zxid = written.map_err(|error| no_effect(attempt, error))?.mzxid;
+        let write = |client: Client| async move { client.set_data(&self.paths.private(), &[], None).await };
+        let zxid = self.read(attempt, "", write).await?.mzxid;
         let Some(floor) = floor else { return self.token(zxid) };
         let base = floor.get().saturating_sub(u64::try_from(zxid).unwrap_or(0)).max(self.options.token_base);
         Err(Error::Invalid(format!(
@@ -264,16 +291,16 @@ impl ZookeeperShared {
             let same = known.token == lease.token && known.first == lease.first && known.letter == lease.letter;
             return if same { Ok(known) } else { Err(Refusal::NotHeld.into()) };
         }
-        let client = self.client(attempt, &lease.first).await?;
-        let failed = |error| no_effect(attempt, error);
-        let found = self.find_first(&client, &lease.first, public).await.map_err(failed)?;
-        let Some(found) = found.filter(|found| {
-            let token = found.record.token(found.stat.mzxid, self.options.token_base);
-            token == Some(lease.token) && !found.record.waits(found.node.step)
-        }) else {
-            return Err(Refusal::NotHeld.into());
+        let held = |client: Client| async move {
+            let found = self.find_first(&client, &lease.first, public).await?.filter(|found| {
+                let token = found.record.token(found.stat.mzxid, self.options.token_base);
+                token == Some(lease.token) && !found.record.waits(found.node.step)
+            });
+            let Some(found) = found else { return Ok(None) };
+            let paths = self.find_paths(&client, &found, &lease.first).await?;
+            Ok(Some((found, paths)))
         };
-        let paths = self.find_paths(&client, &found, &lease.first).await.map_err(failed)?;
+        let (found, paths) = self.read(attempt, &lease.first, held).await?.ok_or(Refusal::NotHeld)?;
         Ok(self.to_lease(found, lease.first.clone(), lease.letter, lease.token, paths))
     }
 

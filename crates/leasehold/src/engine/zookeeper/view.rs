@@ -9,7 +9,7 @@ use crate::engine::consensus::lease_id::PublicId;
 use crate::engine::{Holding, Query, Resource, Waiting};
 use crate::error::{Error, Refusal};
 
-use super::failure::{failed_write, no_effect};
+use super::failure::failed_write;
 use super::node_name::{NodeForm, NodeStep, QueueNode, contenders, has_turn};
 use super::node_set::{NodeChange, delete_nodes};
 use super::record::{NodeRecord, NodeState};
@@ -209,15 +209,16 @@ impl ZookeeperShared {
 
     pub async fn show_one(&self, name: &str) -> Result<Option<Resource>, Error> {
         let attempt = format!("inspect {name}");
-        let client = self.client(&attempt, name).await?;
-        let queue = self.fresh_queue(&client, name).await.map_err(|error| no_effect(&attempt, error))?;
-        self.show(&client, name, &queue, SHOWN).await.map_err(|error| no_effect(&attempt, error))
+        let show = |client: Client| async move {
+            let queue = self.fresh_queue(&client, name).await?;
+            self.show(&client, name, &queue, SHOWN).await
+        };
+        self.read(&attempt, name, show).await
     }
 
     pub async fn list_page(&self, query: &Query) -> Result<Vec<Resource>, Error> {
         let attempt = format!("list {}", query.prefix);
-        let client = self.client(&attempt, &query.prefix).await?;
-        self.read_page(&client, query).await.map_err(|error| no_effect(&attempt, error))
+        self.read(&attempt, &query.prefix, |client| async move { self.read_page(&client, query).await }).await
     }
 
     async fn read_page(&self, client: &Client, query: &Query) -> Result<Vec<Resource>, zk::Error> {
@@ -247,10 +248,12 @@ impl ZookeeperShared {
     /// Ends every lease on a resource. Says how many.
     pub async fn revoke_all(&self, name: &str) -> Result<usize, Error> {
         let attempt = format!("revoke {name}");
+        let see = |client: Client| async move {
+            let mut queue = self.fresh_queue(&client, name).await?;
+            self.see(&client, name, &mut queue, None, usize::MAX).await
+        };
+        let seen = self.read(&attempt, name, see).await?;
         let client = self.client(&attempt, name).await?;
-        let read = |error| no_effect(&attempt, error);
-        let mut queue = self.fresh_queue(&client, name).await.map_err(read)?;
-        let seen = self.see(&client, name, &mut queue, None, usize::MAX).await.map_err(read)?;
         let mut ended = 0;
         for seen in seen.into_iter().filter(|seen| !matches!(seen.role, NodeRole::Waiter)) {
             // One that waits has its turn, and is about to take it: it is nobody's lease yet.
