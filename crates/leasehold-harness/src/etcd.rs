@@ -9,9 +9,10 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::process::{self, ServerCommand, ServerProcess};
+use crate::proxy::Proxy;
 
 const MISSING: &str = "etcd is not installed, and this needs it: apt-get install etcd-server etcd-client";
 /// A member that is stopped does not answer.
@@ -30,6 +31,8 @@ pub struct EtcdSettings {
     pub tls: Option<EtcdTls>,
     /// Below which directory. Without one in memory, where there is such a place.
     pub root: Option<PathBuf>,
+    /// Members reach each other through proxies, so that one can be cut off: see [`EtcdCluster::cut_off`].
+    pub proxied_peers: bool,
 }
 
 /// Files of certificates for the clients' port.
@@ -49,7 +52,7 @@ impl EtcdSettings {
     /// So many members with etcd's own settings, and a short heartbeat.
     #[must_use]
     pub const fn new(members: usize) -> Self {
-        Self { members, flags: Vec::new(), tls: None, root: None }
+        Self { members, flags: Vec::new(), tls: None, root: None, proxied_peers: false }
     }
 }
 
@@ -65,6 +68,8 @@ pub struct EtcdCluster {
 struct EtcdMember {
     client_port: u16,
     peer_port: u16,
+    /// Where the others reach it, if not at its own port.
+    peer_proxy: Option<Proxy>,
     /// Health and metrics, never under TLS.
     metrics_port: u16,
     state: Mutex<MemberState>,
@@ -74,6 +79,14 @@ struct EtcdMember {
 struct MemberState {
     process: Option<ServerProcess>,
     frozen: bool,
+    cut_off: bool,
+}
+
+impl MemberState {
+    /// Whether it can take part in an election.
+    const fn is_in_touch(&self) -> bool {
+        !self.frozen && !self.cut_off
+    }
 }
 
 impl EtcdCluster {
@@ -134,14 +147,16 @@ impl EtcdCluster {
         let place = self.dir.join(format!("m{number}"));
         let scheme = if self.settings.tls.is_some() { "https" } else { "http" };
         let client = format!("{scheme}://127.0.0.1:{}", member.client_port);
-        let peer = |member: &EtcdMember| format!("http://127.0.0.1:{}", member.peer_port);
-        let peers: Vec<String> =
-            self.members.iter().enumerate().map(|(number, member)| format!("m{number}={}", peer(member))).collect();
+        let peer = |port: u16| format!("http://127.0.0.1:{port}");
+        // The same on all members: their ids are made of it.
+        let advertised = |member: &EtcdMember| peer(member.peer_proxy.as_ref().map_or(member.peer_port, Proxy::port));
+        let named = |(number, member): (usize, &EtcdMember)| format!("m{number}={}", advertised(member));
+        let peers: Vec<String> = self.members.iter().enumerate().map(named).collect();
         let mut words: Vec<String> = ["etcd", "--name"].map(str::to_owned).to_vec();
         words.extend([format!("m{number}"), "--data-dir".to_owned(), place.display().to_string()]);
         words.extend(["--listen-client-urls".to_owned(), client.clone(), "--advertise-client-urls".to_owned(), client]);
-        words.extend(["--listen-peer-urls".to_owned(), peer(member)]);
-        words.extend(["--initial-advertise-peer-urls".to_owned(), peer(member)]);
+        words.extend(["--listen-peer-urls".to_owned(), peer(member.peer_port)]);
+        words.extend(["--initial-advertise-peer-urls".to_owned(), advertised(member)]);
         words.extend(["--initial-cluster".to_owned(), peers.join(",")]);
         words.extend(["--listen-metrics-urls".to_owned(), format!("http://127.0.0.1:{}", member.metrics_port)]);
         words.extend(HEARTBEAT.map(str::to_owned));
@@ -154,7 +169,10 @@ impl EtcdCluster {
         let log = self.log_file(number);
         let command = ServerCommand { words, variables: Vec::new(), log: &log, dir: &self.dir };
         let process = Some(ServerProcess::spawn(&command)?);
-        *self.state(number) = MemberState { process, frozen: false };
+        let mut state = self.state(number);
+        (state.process, state.frozen) = (process, false);
+        drop(state);
+        self.apply_cuts();
         Ok(())
     }
 
@@ -175,14 +193,18 @@ impl EtcdCluster {
     /// One number of a member's metrics; 0 if it does not answer.
     #[must_use]
     pub fn metric(&self, number: usize, name: &str) -> f64 {
-        let text = http_get(self.members[number].metrics_port, "/metrics").unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+        self.read_metric(number, name).unwrap_or_default()
+    }
+
+    fn read_metric(&self, number: usize, name: &str) -> Option<f64> {
+        let text = http_get(self.members[number].metrics_port, "/metrics").ok()?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        value.trim().parse().ok()
     }
 
     /// Ends a member as `kill -9` does. Its files stay.
     pub fn kill(&self, number: usize) {
-        let process = std::mem::take(&mut *self.state(number)).process;
+        let process = self.state(number).process.take();
         if let Some(process) = process {
             process.kill();
         }
@@ -196,8 +218,9 @@ impl EtcdCluster {
     pub fn restart(&self, number: usize) {
         self.kill(number);
         process::or_fail(self.spawn(number));
-        let running = (0..self.members.len()).filter(|number| self.is_running(*number) && !self.state(*number).frozen);
-        if running.count() * 2 > self.members.len() {
+        let in_touch = |number: &usize| self.is_running(*number) && self.state(*number).is_in_touch();
+        let running = (0..self.members.len()).filter(in_touch);
+        if self.state(number).is_in_touch() && running.count() * 2 > self.members.len() {
             assert!(process::wait_until(|| self.is_ready(number)), "etcd did not start: {}", self.read_log(number));
         }
     }
@@ -224,7 +247,46 @@ impl EtcdCluster {
         state.frozen = false;
     }
 
-    /// Which member leads. Waits until one of those that run does.
+    /// Cuts a member off from the others, while clients still reach it. What is on its way between them arrives when it is
+    /// reconnected, as after a cable was pulled.
+    ///
+    /// # Panics
+    ///
+    /// Without [`EtcdSettings::proxied_peers`].
+    pub fn cut_off(&self, number: usize) {
+        assert!(self.members[number].peer_proxy.is_some(), "a member can be cut off if proxied_peers is set");
+        self.state(number).cut_off = true;
+        self.apply_cuts();
+    }
+
+    /// Connects it with the others again after [`EtcdCluster::cut_off`].
+    pub fn reconnect(&self, number: usize) {
+        self.state(number).cut_off = false;
+        self.apply_cuts();
+    }
+
+    /// The proxy of a member carries what others dial, and not what the member dials itself: that goes through the others'
+    /// proxies, which hold back the connections of its process.
+    fn apply_cuts(&self) {
+        let states = || (0..self.members.len()).map(|number| self.state(number));
+        let cut: Vec<Pid> =
+            states().filter(|state| state.cut_off).filter_map(|state| Some(state.process.as_ref()?.pid())).collect();
+        for (number, member) in self.members.iter().enumerate() {
+            let Some(proxy) = &member.peer_proxy else { continue };
+            proxy.black_hole(self.state(number).cut_off);
+            let (cut, to) = (cut.clone(), proxy.port());
+            let dialled_by_cut = move |from| cut.iter().any(|pid| process::has_dialled(*pid, from, to));
+            proxy.hold_clients(Some(Box::new(dialled_by_cut)));
+        }
+    }
+
+    /// Whether a member says that it knows no leader. One that is cut off does after an election timeout.
+    #[must_use]
+    pub fn misses_leader(&self, number: usize) -> bool {
+        self.read_metric(number, "etcd_server_has_leader").is_some_and(|leaders| leaders < 1.0)
+    }
+
+    /// Which member leads. Waits until one of those that run and are not cut off does.
     ///
     /// # Panics
     ///
@@ -232,7 +294,8 @@ impl EtcdCluster {
     #[must_use]
     pub fn leader(&self) -> usize {
         let mut found = None;
-        let leads = |number: &usize| !self.state(*number).frozen && self.metric(*number, "etcd_server_is_leader") > 0.0;
+        let leads =
+            |number: &usize| self.state(*number).is_in_touch() && self.metric(*number, "etcd_server_is_leader") > 0.0;
         process::wait_until(|| {
             found = (0..self.members.len()).find(leads);
             found.is_some()
@@ -318,13 +381,12 @@ impl Drop for EtcdCluster {
 
 fn members(settings: &EtcdSettings) -> io::Result<Vec<EtcdMember>> {
     let ports = process::lasting_ports(settings.members * 3)?;
-    let member = |ports: &[u16]| EtcdMember {
-        client_port: ports[0],
-        peer_port: ports[1],
-        metrics_port: ports[2],
-        state: Mutex::default(),
+    let member = |ports: &[u16]| {
+        let peer_proxy = settings.proxied_peers.then(|| Proxy::try_start(ports[1])).transpose()?;
+        let [client_port, peer_port, metrics_port] = [ports[0], ports[1], ports[2]];
+        Ok(EtcdMember { client_port, peer_port, peer_proxy, metrics_port, state: Mutex::default() })
     };
-    Ok(ports.chunks(3).map(member).collect())
+    ports.chunks(3).map(member).collect()
 }
 
 fn http_get(port: u16, path: &str) -> io::Result<String> {

@@ -20,6 +20,8 @@ use crate::error::{Error, Refusal};
 const OPTIMISTIC_TRIES: usize = 3;
 /// Holders of one resource that are looked at for being over.
 const MAX_LOOKS: usize = 64;
+/// Keys of a queue that are looked at to count those who wait: deeper names beyond them are counted too.
+const FEW_KEYS: i64 = 32;
 /// How long a promotion is tried.
 const PROMOTE_FOR: Duration = Duration::from_secs(6);
 
@@ -29,7 +31,7 @@ impl EtcdShared {
         let (_, key) = self.held_a_moment_ago(std::iter::once(name))?;
         let look = vec![
             TxnPart::range(RangeCall::one(key.clone())),
-            TxnPart::range(RangeCall::count(self.layout.queue(name))),
+            TxnPart::range(RangeCall::keys(self.layout.queue(name), FEW_KEYS)),
         ];
         let reply = self.txn_again(TxnCall { success: look, ..TxnCall::default() }).await.ok()?;
         let contender = QueueContender::parse(&self.layout, name, reply.range(0).first()?).ok()??;
@@ -45,11 +47,13 @@ impl EtcdShared {
         }
         self.note_held(name, &key);
         let remaining = self.shown_remaining(&contender).await;
+        // Keys of deeper names are in the range too.
+        let deeper = reply.range(1).iter().filter(|kv| self.layout.parse_contender(name, kv).is_none()).count();
         Some(Refusal::Held {
             resource: name.to_owned(),
             holder: Some(contender.label().to_owned()),
             remaining,
-            queue_len: reply.count(1).saturating_sub(1),
+            queue_len: reply.count(1).saturating_sub(1 + deeper),
         })
     }
 }
@@ -159,8 +163,8 @@ impl EtcdAttempt {
         if let Some(first) = line.contenders.first() {
             self.shared.note_held(name, &first.key);
         }
-        let closed = line.contenders.iter().find(|one| one.state() == Some(ContenderState::Closed));
-        let remaining = match first.or(closed) {
+        // As every engine: without a holder, only a queue or a closing delay is in the way, and there is nothing to renew.
+        let remaining = match first {
             Some(contender) => self.shared.shown_remaining(contender).await,
             None => None,
         };

@@ -354,6 +354,11 @@ impl RangeCall {
         Self { key, range_end, limit, sort_order: 1, sort_target: 2, ..Self::default() }
     }
 
+    /// How many keys there are, and the first `limit` of them in their own order, without values.
+    pub fn keys((key, range_end): (Vec<u8>, Vec<u8>), limit: i64) -> Self {
+        Self { key, range_end, limit, keys_only: true, ..Self::default() }
+    }
+
     /// How many keys there are.
     pub fn count((key, range_end): (Vec<u8>, Vec<u8>)) -> Self {
         Self { key, range_end, count_only: true, ..Self::default() }

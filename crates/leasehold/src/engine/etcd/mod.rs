@@ -48,6 +48,8 @@ mod examine;
 mod failure;
 mod joining;
 mod keys;
+#[cfg(test)]
+mod late_tests;
 mod lease_clock;
 mod members;
 mod messages;

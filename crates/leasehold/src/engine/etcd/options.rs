@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use leasehold_core::Limits;
 
-use crate::engine::url_text::decode_percent;
+use crate::engine::url_text::{decode_percent, host_and_port};
 use crate::error::Error;
 
 const DEFAULT_PORT: u16 = 2379;
@@ -82,7 +82,8 @@ impl EtcdEngineOptions {
         if hosts.contains('/') {
             return Err(invalid("an etcd url has no path: names begin with what ?prefix= says"));
         }
-        let members = hosts.split(',').map(read_member).collect::<Result<Vec<_>, _>>()?;
+        let members =
+            hosts.split(',').map(|host| host_and_port(host, DEFAULT_PORT, EXAMPLE)).collect::<Result<Vec<_>, _>>()?;
         if members.len() > MAX_MEMBERS {
             return Err(invalid(format!("an etcd url names at most {MAX_MEMBERS} members")));
         }
@@ -157,31 +158,6 @@ fn read_login(login: &str) -> Result<(String, String), Error> {
     }
 }
 
-fn read_member(place: &str) -> Result<(String, u16), Error> {
-    let no_host = || invalid(format!("each member is HOST or HOST:PORT, {EXAMPLE}"));
-    let no_port = || invalid("the port of a member is a number from 1 to 65535");
-    let read_port = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or_else(no_port);
-    let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let (host, after) = rest.split_once(']').ok_or_else(no_host)?;
-        let port = match after.strip_prefix(':') {
-            Some(port) => read_port(port)?,
-            None if after.is_empty() => DEFAULT_PORT,
-            None => return Err(no_host()),
-        };
-        (host, port)
-    } else {
-        match place.rsplit_once(':') {
-            Some((host, port)) => (host, read_port(port)?),
-            None => (place, DEFAULT_PORT),
-        }
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
-    if host.is_empty() || !host.chars().all(plain) {
-        return Err(no_host());
-    }
-    Ok((host.to_owned(), port))
-}
-
 fn invalid(sentence: impl Into<String>) -> Error {
     Error::Invalid(sentence.into())
 }
@@ -211,8 +187,8 @@ mod tests {
     fn what_is_wrong_is_said_without_the_password() {
         for (url, sentence) in [
             ("redis://h", "begins with etcd://"),
-            ("etcd://", "HOST or HOST:PORT"),
-            ("etcd://h1,,h2", "HOST or HOST:PORT"),
+            ("etcd://", "names no host"),
+            ("etcd://h1,,h2", "names no host"),
             ("etcd://h1:0", "from 1 to 65535"),
             ("etcd://h1:x", "from 1 to 65535"),
             ("etcd://h1/path", "has no path"),

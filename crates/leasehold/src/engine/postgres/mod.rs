@@ -79,6 +79,7 @@ use batch::{OperationKind, Verdict, to_bigint};
 use ids::parse_lease_id;
 pub(crate) use ids::random_bytes;
 pub use options::PostgresEngineOptions;
+pub(crate) use options::split_engine_options;
 pub use schema::{SchemaName, grant_sql, migration_sql};
 use shared::{PostgresShared, ResendPolicy};
 use sql_error::Cause;

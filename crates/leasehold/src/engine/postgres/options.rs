@@ -85,15 +85,7 @@ impl PostgresEngineOptions {
     /// assert!(!format!("{options:?}").contains("s3cret"));
     /// ```
     pub fn from_url(url: &str) -> Result<Self, Error> {
-        let (place, query) = url.split_once('?').unwrap_or((url, ""));
-        let (mut ours, mut rest) = (Vec::new(), Vec::new());
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some((name, value)) if OPTION_NAMES.contains(&name) => ours.push((name, value)),
-                _ => rest.push(pair),
-            }
-        }
-        let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
+        let (url, ours) = split_engine_options(url);
         let times = ConnectTimes {
             connect_timeout: CONNECT_TIMEOUT,
             tcp_user_timeout: TCP_USER_TIMEOUT,
@@ -170,6 +162,20 @@ impl PostgresEngineOptions {
 
 const OPTION_NAMES: [&str; 9] =
     ["schema", "connections", "memory", "slew", "clocks", "token_base", "pooler", "verify", "listen"];
+
+/// Splits the options of the engine off a URL. What is left is for the client library.
+pub(crate) fn split_engine_options(url: &str) -> (String, Vec<(&str, &str)>) {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let (mut ours, mut rest) = (Vec::new(), Vec::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some((name, value)) if OPTION_NAMES.contains(&name) => ours.push((name, value)),
+            _ => rest.push(pair),
+        }
+    }
+    let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
+    (url, ours)
+}
 
 fn invalid(sentence: &str) -> Error {
     Error::Invalid(sentence.into())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_postgres::tokio_postgres::Error as SqlError;
 use leasehold_postgres::tokio_postgres::error::Severity;
-use leasehold_postgres::with_causes;
+use leasehold_postgres::{message_and_code, with_causes};
 
 use crate::error::Error;
 
@@ -144,10 +144,7 @@ fn is_unlisted(error: &SqlError) -> bool {
 pub(super) const POOLER: &str = "this address is a transaction pooler: give the server's own address, or say pooler=1 \
                                  (and listen=HOST:PORT for messages)";
 
-/// The message and the code of the server. Its details may repeat values, and are left out.
+/// The message and the code of the server, without values.
 fn describe(error: &SqlError) -> Cause {
-    match error.as_db_error() {
-        Some(answer) => Cause::new(format!("{} ({})", answer.message(), answer.code().code())),
-        None => Cause::new(with_causes(error)),
-    }
+    Cause::new(message_and_code(error))
 }

@@ -1,31 +1,10 @@
-//! What the differential fuzz needs besides: numbers from a seed, and claims read back.
+//! What the differential fuzz needs besides: claims read back.
 
 use super::claim_text::ClaimText;
 use crate::engine::{Mode, Resource, Want};
 
 pub(super) fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Splitmix64: the same numbers from the same seed.
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn one_in(&mut self, bound: usize) -> bool {
-        self.below(bound) == 0
-    }
 }
 
 pub(super) fn sorted(mut resource: Resource) -> Resource {

@@ -16,12 +16,13 @@ use super::claim_text::{ClaimText, record_key, release};
 use super::decode::{
     ClaimReply, HeldReply, OwnerReply, claim_replies, claim_reply, inspected, observe_reply, owner_reply,
 };
-use super::fuzz_support::{Random, from_env, parse_numbers, parse_wants, sorted};
+use super::fuzz_support::{from_env, parse_numbers, parse_wants, sorted};
 use super::gather::{gathered_call, is_plain};
 use super::node::ScriptCall;
 use super::scripts::{Layout, Script};
 use crate::engine::from_book::{acquire, resource, wants};
 use crate::engine::{Claim, Mode, Want};
+use crate::testkit::draw::{SeededRandom, draw_claim};
 
 /// 2026-11-17, in microseconds: the counter of tokens begins there.
 const BASE_MICROS: u64 = 1_794_900_000_000_000;
@@ -53,7 +54,7 @@ struct Trial<'a> {
     shas: &'a BTreeMap<&'static str, String>,
     clock: &'a FrozenClock,
     elapsed_ms: &'a mut u64,
-    random: Random,
+    random: SeededRandom,
     unit: u64,
     watched: bool,
     book: Book,
@@ -214,40 +215,10 @@ impl Trial<'_> {
         }
     }
 
-    fn random_mode(&mut self, capacity: u32) -> Mode {
-        match self.random.below(6) {
-            0..3 => Mode::Exclusive,
-            3 => Mode::Shared,
-            _ => Mode::Permits { count: 1 + self.random.below(capacity as usize) as u32, capacity },
-        }
-    }
-
-    fn random_claim(&mut self) -> Claim {
-        let count = [1, 1, 1, 2, 2, 3][self.random.below(6)];
-        let mut names: Vec<usize> = (0..NAMES.len()).collect();
-        let wants = (0..count)
-            .map(|_| {
-                let (name, capacity) = NAMES[names.remove(self.random.below(names.len()))];
-                Want { name: name.into(), mode: self.random_mode(capacity) }
-            })
-            .collect();
-        let unit = Duration::from_millis(self.unit);
-        let mut span = |from: u32, to: u32| unit * (from + self.random.below((to - from) as usize) as u32);
-        let (ttl, wait, cap, delay) = (span(2, 12), span(1, 15), span(3, 15), span(1, 5));
-        self.next_id += 1;
-        let request = self.random.one_in(3).then(|| format!("r{}", self.random.below(4)));
-        Claim {
-            wait: if self.random.one_in(2) { wait } else { Duration::ZERO },
-            max_hold: self.random.one_in(3).then_some(cap),
-            delay: if self.random.one_in(3) { delay } else { Duration::ZERO },
-            request,
-            ..Claim::new(wants, ttl, format!("n{}", self.next_id))
-        }
-    }
-
     /// A new claim, or a request that was there before.
     fn random_claim_or_retry(&mut self) -> Claim {
-        let mut claim = self.random_claim();
+        self.next_id += 1;
+        let mut claim = draw_claim(&mut self.random, &NAMES, Duration::from_millis(self.unit), self.next_id);
         if let Some(id) = &claim.request
             && let Some(earlier) = self.calls.iter().rev().find(|call| call.request.as_ref() == Some(id))
         {
@@ -271,7 +242,7 @@ impl Trial<'_> {
         let id = self.next_id;
         let mut bits = [0; 32];
         for chunk in bits.chunks_mut(8) {
-            chunk.copy_from_slice(&self.random.next().to_be_bytes());
+            chunk.copy_from_slice(&self.random.draw().to_be_bytes());
         }
         bits[..2].copy_from_slice(&(id as u16).to_be_bytes()); // no two share a place in the ring
         let text = ClaimText::new(&claim, &Layout::default(), bits);
@@ -573,7 +544,7 @@ fn the_scripts_decide_as_the_book_does() {
             shas: &shas,
             clock: &clock,
             elapsed_ms: &mut elapsed_ms,
-            random: Random(seed.wrapping_mul(0x9e37_79b9).wrapping_add(number)),
+            random: SeededRandom(seed.wrapping_mul(0x9e37_79b9).wrapping_add(number)),
             unit: if number % 4 < 2 { 1 } else { 10 },
             watched,
             book,

@@ -12,7 +12,7 @@ use leasehold_core::Limits;
 
 use super::scripts::Layout;
 use crate::clock::{Clock, SystemClock};
-use crate::engine::url_text::decode_percent;
+use crate::engine::url_text::{decode_percent, host_and_port};
 use crate::error::Error;
 
 const REDIS_PORT: u16 = 6379;
@@ -113,7 +113,8 @@ impl RedisOptions {
         let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
         let query = read_query(query)?;
         let default_port = if query.sentinel { SENTINEL_PORT } else { REDIS_PORT };
-        let hosts = hosts.split(',').map(|host| host_and_port(host, default_port)).collect::<Result<Vec<_>, _>>()?;
+        let hosts =
+            hosts.split(',').map(|host| host_and_port(host, default_port, EXAMPLE)).collect::<Result<Vec<_>, _>>()?;
         if hosts.len() > 1 && !query.sentinel {
             return Err(invalid("several hosts are sentinels (?sentinel=1) or independent servers (redlock://)"));
         }
@@ -209,30 +210,6 @@ fn read_query(query: &str) -> Result<UrlQuery, Error> {
 
 fn invalid(sentence: impl Into<String>) -> Error {
     Error::Invalid(sentence.into())
-}
-
-fn host_and_port(place: &str, default_port: u16) -> Result<(String, u16), Error> {
-    let (host, port) = match place.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or_else(|| invalid("an IPv6 address wants its ]"))?;
-            (host, after.strip_prefix(':').or(after.is_empty().then_some("")))
-        }
-        None => match place.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (place, Some("")),
-        },
-    };
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-    if host.is_empty() || !host.chars().all(fine) {
-        return Err(invalid(format!("the url names no host, {EXAMPLE}")));
-    }
-    let port = match port {
-        Some("") => Some(default_port),
-        Some(text) => text.parse().ok().filter(|port| *port != 0),
-        None => None,
-    };
-    let port = port.ok_or_else(|| invalid(format!("the port is a number from 1 to 65535, {EXAMPLE}")))?;
-    Ok((host.to_owned(), port))
 }
 
 /// User and password; a text without a colon is a user.

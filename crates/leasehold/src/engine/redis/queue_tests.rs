@@ -11,13 +11,15 @@ use super::scripts::{Layout, PREFIX, Script};
 use crate::engine::{Claim, Mode, Want};
 
 const WAITERS: usize = 5000;
+/// Longer than thousands of calls take on a busy machine: the first holder must not lapse meanwhile.
+const HELD_FOR: Duration = Duration::from_secs(600);
 /// Commands that one release may run. Dropping a place takes four.
 const MAX_COMMANDS: u64 = 1500;
 
 fn text_of(wants: Vec<Want>, number: usize) -> ClaimText {
     let mut bits = [7; 32];
     bits[..8].copy_from_slice(&(number as u64).to_be_bytes());
-    let claim = Claim { wait: Duration::from_secs(600), ..Claim::new(wants, Duration::from_secs(30), "ada") };
+    let claim = Claim { wait: HELD_FOR, ..Claim::new(wants, HELD_FOR, "ada") };
     ClaimText::new(&claim, &Layout::default(), bits)
 }
 

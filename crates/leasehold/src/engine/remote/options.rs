@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::engine::url_text::decode_percent;
+use crate::engine::url_text::{decode_percent, host_and_port};
 use crate::error::Error;
 
 /// The port where no port is said.
@@ -69,7 +69,7 @@ impl Options {
         let place = place.strip_suffix('/').unwrap_or(place);
         // The last @: a key may hold one.
         let (user, place) = place.rsplit_once('@').map_or((None, place), |(user, place)| (Some(user), place));
-        let (host, port) = host_and_port(place)?;
+        let (host, port) = host_and_port(place, DEFAULT_PORT, EXAMPLE)?;
         let files = tls(query)?;
         if !with_tls && files != Tls::default() {
             return Err(invalid("?ca=, cert= and key= are for leaseholds://"));
@@ -90,30 +90,6 @@ impl Options {
 
 fn invalid(sentence: impl Into<String>) -> Error {
     Error::Invalid(sentence.into())
-}
-
-fn host_and_port(place: &str) -> Result<(String, u16), Error> {
-    let (host, port) = match place.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or_else(|| invalid("an IPv6 address wants its ]"))?;
-            (host, after.strip_prefix(':').or(after.is_empty().then_some("")))
-        }
-        None => match place.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (place, Some("")),
-        },
-    };
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-    if host.is_empty() || !host.chars().all(fine) {
-        return Err(invalid(format!("the url names no host, {EXAMPLE}")));
-    }
-    let port = match port {
-        Some("") => Some(DEFAULT_PORT),
-        Some(text) => text.parse().ok().filter(|port| *port != 0),
-        None => None,
-    };
-    let port = port.ok_or_else(|| invalid(format!("the port is a number from 1 to 65535, {EXAMPLE}")))?;
-    Ok((host.to_owned(), port))
 }
 
 /// The key behind the colon; there are no user names.
