@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{Site, now, wait_until};
 use leasehold_harness::redis::{DURABLE, RedisServer};
 use leasehold_harness::redlock::RedisNodes;
+use leasehold_harness::zookeeper::ZookeeperEnsemble;
 
 /// No command without patience of its own takes longer, even on a busy machine.
 const IN_TIME: Duration = Duration::from_secs(20);
@@ -46,6 +47,8 @@ fn a_silent_port_is_given_up() {
         format!("redis://:s3cret@{}", places[0]),
         format!("redlock://:s3cret@{}", places.join(",")),
         format!("postgres://ada:s3cret@{}/x", places[0]),
+        format!("etcd://ada:s3cret@{}", places[0]),
+        format!("zk://ada:s3cret@{}/locks", places[0]),
     ] {
         all_say(&url, 4, "");
     }
@@ -60,9 +63,23 @@ fn a_dead_port_is_given_up() {
         format!("redis://127.0.0.1:{}", port()),
         format!("redlock://127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}", port(), port(), port()),
         format!("postgres://ada:s3cret@127.0.0.1:{}/x", port()),
+        format!("etcd://ada:s3cret@127.0.0.1:{}", port()),
     ] {
         all_say(&url, 4, "");
     }
+    let (one, two) = (port(), port());
+    let began = now();
+    all_say(&format!("zk://ada:s3cret@127.0.0.1:{one},127.0.0.1:{two}/locks"), 4, &format!("127.0.0.1:{one} refuses"));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "servers that refuse are not waited for: {took:?}");
+}
+
+/// Goal: a server whose ensemble has no majority is named.
+#[test]
+fn an_ensemble_without_a_majority_is_away() {
+    let ensemble = ZookeeperEnsemble::start(3);
+    (1..3).for_each(|server| ensemble.kill(server));
+    all_say(&ensemble.url("/locks"), 4, &format!("{} takes connections and opens no session", ensemble.hosts()[0]));
 }
 
 /// Goal: a wrong password is bad usage, and is not repeated.
@@ -71,6 +88,10 @@ fn a_wrong_password_is_bad_usage() {
     let nodes = RedisNodes::start(3, &["--requirepass right"]);
     all_say(&nodes.url("").replace("redlock://", "redlock://:s3cret@"), 2, "password");
     all_say(&nodes.servers[0].url().replace("redis://", "redis://:s3cret@"), 2, "password");
+    let ensemble = ZookeeperEnsemble::start(1);
+    let closed = ensemble.url("/closed").replace("zk://", "zk://ada:right@");
+    Site::new().ask(&["run", "job", "--url", &closed, "--", "true"]).with_code(0);
+    all_say(&closed.replace("right", "s3cret"), 2, "ACL");
 }
 
 /// Goal: a replica decides nothing, and says so.

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | 0 | done |
 //! | 1 | unexpected error |
-//! | 2 | bad usage |
-//! | 3 | held by another, or the wait ran out |
+//! | 2 | bad usage (also: another body under a `once` key) |
+//! | 3 | held by another, or the wait ran out, or in flight |
 //! | 4 | unavailable (also: directory in use) |
 //! | 5 | outcome unknown |
 //! | 6 | lease lost while the command ran |
@@ -14,6 +14,7 @@
 
 use std::fmt;
 
+use leasehold::recipe::{RecipeError, RecipeRefusal};
 use leasehold::{Error, Refusal};
 
 /// Done.
@@ -75,6 +76,9 @@ pub fn code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<Error>() {
             return code_of(error);
         }
+        if let Some(error) = cause.downcast_ref::<RecipeError>() {
+            return recipe_code(error);
+        }
     }
     UNEXPECTED
 }
@@ -88,6 +92,21 @@ fn code_of(error: &Error) -> u8 {
         Error::Unavailable { .. } => UNAVAILABLE,
         Error::Indeterminate { .. } => UNKNOWN,
         Error::Corrupt { .. } => CORRUPT,
+        _ => UNEXPECTED,
+    }
+}
+
+/// The exit code of an error of a recipe.
+fn recipe_code(error: &RecipeError) -> u8 {
+    match error {
+        RecipeError::Refused(RecipeRefusal::InFlight { .. }) => HELD,
+        RecipeError::Refused(RecipeRefusal::Stale { .. }) => STALE,
+        RecipeError::Refused(RecipeRefusal::Mismatch | RecipeRefusal::NoQueue { .. }) | RecipeError::Invalid(_) => {
+            USAGE
+        }
+        RecipeError::Unavailable { .. } => UNAVAILABLE,
+        RecipeError::Indeterminate { .. } => UNKNOWN,
+        RecipeError::Corrupt { .. } => CORRUPT,
         _ => UNEXPECTED,
     }
 }
@@ -140,6 +159,22 @@ mod tests {
             (Error::Corrupt { engine: "e", law: "l".into(), at: "f:1".into() }, 8),
         ];
         for (error, expected) in table {
+            let text = error.to_string();
+            assert_eq!(code(&anyhow::Error::new(error)), expected, "{text}");
+        }
+        let (attempt, source) = (String::from("a"), "s");
+        let recipes = [
+            (RecipeRefusal::InFlight { remaining: None }.into(), 3),
+            (RecipeRefusal::Mismatch.into(), 2),
+            (RecipeRefusal::NoQueue { name: "q".into() }.into(), 2),
+            (RecipeRefusal::Stale { what: "try 1".into() }.into(), 7),
+            (RecipeError::Invalid("no".into()), 2),
+            (RecipeError::Unavailable { store: "s", attempt: attempt.clone(), source: source.into() }, 4),
+            (RecipeError::Indeterminate { store: "s", attempt, source: source.into() }, 5),
+            (RecipeError::Corrupt { store: "s", law: "l".into(), at: "row".into() }, 8),
+            (RecipeError::Work("it failed".into()), 1),
+        ];
+        for (error, expected) in recipes {
             let text = error.to_string();
             assert_eq!(code(&anyhow::Error::new(error)), expected, "{text}");
         }

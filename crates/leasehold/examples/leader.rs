@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, FencedLease, Leasehold, Token};
+use leasehold::recipe::election::Leader;
+use leasehold::{Leasehold, Token};
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -34,21 +35,21 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for the leadership, leads, and resigns.
-async fn campaign(leasehold: Leasehold, worker: &'static str) -> Result<(String, Token), Error> {
-    let lease =
-        leasehold.acquire("reports/leader").ttl(TERM).wait(Duration::from_secs(30)).holder(worker).fenced().await?;
-    println!("{worker} leads, token {}", lease.token());
-    let token = lease.token();
-    lead(&lease).await;
-    lease.release().await?;
+/// Stands in line, leads, and resigns.
+async fn campaign(leasehold: Leasehold, worker: &'static str) -> Result<(String, Token), Failure> {
+    let leader = leasehold.election("reports").value(worker).ttl(TERM).campaign().await?;
+    println!("{worker} leads, token {}", leader.token());
+    let token = leader.token();
+    // Dropped when the term is lost, before another can lead.
+    leader.run(async |term| lead(term).await).await?;
+    leader.resign().await?;
     Ok((worker.to_owned(), token))
 }
 
-/// Works until the work is done, or until another may lead: `danger` comes first, in time to stop.
-async fn lead(lease: &FencedLease) {
+/// Works until the work is done, or until renewal is overdue: `danger` comes first, in time to stop.
+async fn lead(term: &Leader) {
     tokio::select! {
         () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        () = lease.danger() => println!("stepping down: the lease could not be renewed in time"),
+        () = term.danger() => println!("stepping down: the lease could not be renewed in time"),
     }
 }

@@ -41,6 +41,7 @@
 //! - [`mod@error`]: why there is no grant; one variant per thing to do next.
 //! - [`clock`]: the only place that asks the machine what time it is.
 //! - [`engine`]: the contract for what decides grants, and the engines.
+//! - [`recipe`]: narrow alternatives to a lock.
 //! - `advisory` (feature `postgres`): PostgreSQL's advisory locks, as they are.
 //! - `testkit` (feature `testkit`): a clock set by hand, an engine that fails on order, text scenarios.
 //! - `conformance` (feature `testkit`): the suite that every engine passes.
@@ -70,6 +71,7 @@ pub mod engine;
 pub mod error;
 pub mod fence;
 pub mod lease;
+pub mod recipe;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 

@@ -6,6 +6,7 @@ use clap::Args;
 use leasehold::Leasehold;
 use leasehold::clock::SystemClock;
 use leasehold::engine::postgres::{PostgresEngineOptions, grant_sql, migration_sql};
+use leasehold::recipe::{Store, store};
 use leasehold_boxoffice::ledger::postgres::{self as ledger, Postgres, PostgresOptions};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_support::exit::{self, Failure};
@@ -18,18 +19,22 @@ const EXAMPLE: &str = "\
 Example:
   leasehold migrate --engine postgres://owner@db/app
   leasehold migrate --engine postgres://owner@db/app --print --role app > leasehold.sql
+  leasehold migrate --store postgres://owner@db/app
   leasehold migrate --ledger postgres://owner@db/shop
 
 A server and a client make what is missing when they open a database, if their role may. This is for databases
 where it may not. --print asks no database: it prints what makes a new installation.";
 
-/// Makes or upgrades the schemas of an engine and of a ledger.
+/// Makes or upgrades the schemas of an engine, of a store of recipes and of a ledger.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub struct MigrateArgs {
     /// The engine's database, postgres://…
     #[arg(long, value_name = "URL")]
     engine: Option<String>,
+    /// Where recipes keep their rows, postgres://… or sqlite:FILE.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
     /// The box office's ledger, postgres://… or sqlite:FILE.
     #[arg(long, value_name = "URL")]
     ledger: Option<String>,
@@ -44,14 +49,17 @@ pub struct MigrateArgs {
 impl MigrateArgs {
     /// Migrates, or prints the SQL.
     pub async fn execute(self) -> anyhow::Result<u8> {
-        if self.engine.is_none() && self.ledger.is_none() {
-            return Err(Failure::usage("nothing to migrate: give --engine URL, --ledger URL or both"));
+        if self.engine.is_none() && self.store.is_none() && self.ledger.is_none() {
+            return Err(Failure::usage("nothing to migrate: give --engine URL, --store URL or --ledger URL"));
         }
         if self.role.is_some() && !(self.print && self.engine.is_some()) {
             return Err(Failure::usage("--role is printed with the engine's SQL: give --print and --engine URL too"));
         }
         if let Some(url) = &self.engine {
             self.migrate_engine(url).await?;
+        }
+        if let Some(url) = &self.store {
+            self.migrate_store(url).await?;
         }
         if let Some(url) = &self.ledger {
             self.migrate_ledger(url).await?;
@@ -76,6 +84,19 @@ impl MigrateArgs {
         let engine = Leasehold::open(url).await?;
         engine.close().await?;
         output::line(format!("the engine's schema {} is up to date", schema.as_str()))
+    }
+
+    async fn migrate_store(&self, url: &str) -> anyhow::Result<()> {
+        let on_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+        if self.print && on_postgres {
+            return output::line(store::migration_sql().trim_end());
+        }
+        if self.print {
+            return Err(Failure::usage("a store on SQLite is made by whoever opens it: there is no SQL to print"));
+        }
+        Store::open(url).await?.close().await;
+        let place = if on_postgres { format!("'s schema {}", store::SCHEMA) } else { String::new() };
+        output::line(format!("the store{place} is up to date"))
     }
 
     async fn migrate_ledger(&self, url: &str) -> anyhow::Result<()> {

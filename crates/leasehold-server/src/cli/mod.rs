@@ -8,7 +8,9 @@
 //! that started it.
 
 mod acquire;
+mod advise;
 mod doctor;
+mod elect;
 mod engines;
 mod fence;
 mod gate;
@@ -16,11 +18,14 @@ mod inspect;
 mod key;
 mod ls;
 mod migrate;
+mod once;
+mod queue;
 mod release;
 mod renew;
 mod revoke;
 pub mod run;
 mod secret;
+mod store;
 mod target;
 mod view;
 mod watch;
@@ -31,7 +36,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::output;
@@ -71,6 +76,10 @@ enum CliCommand {
     Renew(renew::RenewArgs),
     Release(release::ReleaseArgs),
     Run(run::RunArgs),
+    Once(once::OnceArgs),
+    Queue(queue::QueueArgs),
+    Elect(elect::ElectArgs),
+    Advise(advise::AdviseArgs),
     Key(key::KeyArgs),
     Ls(ls::LsArgs),
     Inspect(inspect::InspectArgs),
@@ -116,9 +125,9 @@ pub fn main() -> ExitCode {
 fn run_command(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&chosen_url(&cli.url)?);
     match cli.command {
-        CliCommand::Migrate(_) if !cli.url.is_empty() => {
-            Err(Failure::usage("this command works on databases: give --engine URL or --ledger URL, not --url"))
-        }
+        CliCommand::Migrate(_) if !cli.url.is_empty() => Err(Failure::usage(
+            "this command works on databases: give --engine URL, --store URL or --ledger URL, not --url",
+        )),
         CliCommand::Migrate(command) => block_on_this_thread(command.execute()),
         CliCommand::Fence(command) => block_on_this_thread(command.execute()),
         CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {
@@ -146,6 +155,19 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         CliCommand::Renew(command) => block_on_this_thread(command.execute(&target()?)),
         CliCommand::Release(command) => block_on_this_thread(command.execute(&target()?)),
         CliCommand::Run(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Once(command) => {
+            let url = chosen_url(&cli.url)?;
+            block_on_this_thread(command.execute(&url))
+        }
+        CliCommand::Queue(command) => {
+            let url = chosen_url(&cli.url)?;
+            block_on_this_thread(command.execute(&url))
+        }
+        CliCommand::Elect(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Advise(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("this command asks no engine: leave --url out"))
+        }
+        CliCommand::Advise(command) => command.execute(&Cli::command()),
         CliCommand::Ls(command) => block_on_this_thread(command.execute(&target()?)),
         CliCommand::Inspect(command) => block_on_this_thread(command.execute(&target()?)),
         CliCommand::Revoke(command) => block_on_this_thread(command.execute(&target()?)),
@@ -206,14 +228,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     /// Goal: nobody has to guess what a command is for or how it is typed.
     #[test]
     fn every_command_has_a_line_about_it_and_an_example() {
-        use clap::CommandFactory;
         for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = command.get_name();
             assert!(command.get_about().is_some_and(|about| about.to_string().lines().count() == 1), "{name}");

@@ -1,10 +1,12 @@
 //! Figures, by hand: what the gate adds to a request, and what it takes from the throughput of an upstream.
 //!
-//! `cargo test --profile dist --package leasehold-server --test gate -- --ignored --nocapture what_the_gate_costs`
+//! `cargo test --profile dist --package leasehold-server --test gate -- --ignored --nocapture --test-threads=1 what_the_gate_costs`
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::common::{Site, now};
 use crate::process::GateProcess;
@@ -66,6 +71,73 @@ fn relay_requests(mut client: TcpStream, mut server: TcpStream) {
             length += server.read(&mut buffer[length..]).unwrap();
         }
         client.write_all(&buffer[..length]).unwrap();
+    }
+}
+
+/// The same relay in the shape of the gate: two threads that wait for many connections, in place of one for each.
+fn start_epoll_relay(upstream: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let pollers = [(); 2].map(|()| Arc::new(EpollRelay::default()));
+    for poller in &pollers {
+        let poller = poller.clone();
+        thread::spawn(move || poller.run());
+    }
+    thread::spawn(move || {
+        for (client, poller) in listener.incoming().zip(pollers.iter().cycle()) {
+            poller.add(client.unwrap(), TcpStream::connect(upstream).unwrap());
+        }
+    });
+    address
+}
+
+/// One thread of it. A socket stands beside the one that its bytes go to.
+struct EpollRelay {
+    epoll: OwnedFd,
+    sockets: Mutex<Vec<(TcpStream, TcpStream)>>,
+}
+
+impl Default for EpollRelay {
+    fn default() -> Self {
+        Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC).unwrap(), sockets: Mutex::default() }
+    }
+}
+
+impl EpollRelay {
+    fn add(&self, client: TcpStream, server: TcpStream) {
+        client.set_nodelay(true).unwrap();
+        server.set_nodelay(true).unwrap();
+        let mut sockets = self.sockets.lock().unwrap();
+        let both = [(&client, &server), (&server, &client)]
+            .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()));
+        for pair in both {
+            sockets.push(pair);
+            let data = epoll::EventData::new_u64(sockets.len() as u64 - 1);
+            epoll::add(&self.epoll, &sockets[sockets.len() - 1].0, data, epoll::EventFlags::IN).unwrap();
+        }
+    }
+
+    fn run(&self) {
+        let (mut events, mut buffer) = (Vec::with_capacity(16), [0; 4096]);
+        loop {
+            events.clear();
+            epoll::wait(&self.epoll, spare_capacity(&mut events), None).unwrap();
+            let sockets = self.sockets.lock().unwrap();
+            for event in &events {
+                let (mut from, mut to) = {
+                    let pair = &sockets[event.data.u64() as usize];
+                    (&pair.0, &pair.1)
+                };
+                match from.read(&mut buffer) {
+                    Ok(length @ 1..) => to.write_all(&buffer[..length]).unwrap(),
+                    _ => {
+                        // Its client has gone.
+                        epoll::delete(&self.epoll, from).unwrap();
+                        to.shutdown(Shutdown::Both).ok();
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -138,11 +210,23 @@ fn what_the_gate_costs() {
     }
 }
 
+/// Goal: what the gate itself costs, without what it costs this machine to wake a core that sleeps: load, gate and
+/// upstream share one core.
+#[test]
+#[ignore = "a measurement: run by hand on a quiet machine, with an optimised build"]
+fn what_the_gate_costs_on_one_core() {
+    let mut core = CpuSet::new();
+    core.set(0);
+    // Threads and processes that are started from here inherit it.
+    sched_setaffinity(None, &core).expect("core 0 is there");
+    measure_gate(Duration::ZERO);
+}
+
 fn measure_gate(work: Duration) {
     let site = Site::new();
     let (_runtime, upstream) = start_bare_upstream(work);
     let gate = GateProcess::start(&site, &format!("http://{upstream}"), &[]);
-    let relay = start_bare_relay(upstream);
+    let (relay, epoll_relay) = (start_bare_relay(upstream), start_epoll_relay(upstream));
     let rising = AtomicU64::new(2);
     let held = || (1 << 40) + rising.load(Ordering::Relaxed);
     let raise = || (1 << 40) + rising.fetch_add(1, Ordering::Relaxed) + 1;
@@ -159,26 +243,29 @@ fn measure_gate(work: Duration) {
         for _ in 0..ROUNDS {
             let alone = round(upstream, connections, &held);
             let relayed = round(relay, connections, &held);
+            let polled = round(epoll_relay, connections, &held);
             let through = round(gate.address, connections, &held);
             let raising = round(gate.address, connections, &raise);
             println!(
-                "  alone {:.1} us, {:.0}/s; relay {:.1} us, {:.0}/s; held {:.1} us, {:.0}/s; raising {:.1} us, {:.0}/s",
+                "  alone {:.1} us, {:.0}/s; relay {:.1} us, {:.0}/s; by epoll {:.1} us, {:.0}/s; held {:.1} us, {:.0}/s; raising {:.1} us, {:.0}/s",
                 alone.p50_micros,
                 alone.per_second,
                 relayed.p50_micros,
                 relayed.per_second,
+                polled.p50_micros,
+                polled.per_second,
                 through.p50_micros,
                 through.per_second,
                 raising.p50_micros,
                 raising.per_second
             );
-            rounds.push([alone, relayed, through, raising]);
+            rounds.push([alone, relayed, through, raising, polled]);
         }
-        let of = |value: &dyn Fn(&[Round; 4]) -> f64| median(rounds.iter().map(value).collect());
+        let of = |value: &dyn Fn(&[Round; 5]) -> f64| median(rounds.iter().map(value).collect());
         let added = |kind: usize| of(&|round| round[kind].p50_micros - round[0].p50_micros);
         let share = |kind: usize| of(&|round| round[kind].per_second / round[0].per_second);
         println!("work {work:?}, {connections} connections:");
-        for (kind, name) in [(1, "a bare relay"), (2, "held"), (3, "raising")] {
+        for (kind, name) in [(1, "a bare relay"), (4, "a bare relay by epoll"), (2, "held"), (3, "raising")] {
             println!("  {name}: p50 {:+.1} us, {:.2}x", added(kind), share(kind));
         }
         println!("  held, of the bare relay: {:.2}x", of(&|round| round[2].per_second / round[1].per_second));

@@ -10,9 +10,10 @@
 
 use std::fs;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 pub use leasehold_core::Time;
 use rustix::time::{ClockId, clock_gettime};
@@ -108,6 +109,22 @@ pub(crate) async fn until<T>(clock: &dyn Clock, at: Time, work: impl Future<Outp
         done = work => Some(done),
         () = clock.sleep_until(at) => None,
     }
+}
+
+/// From half of a span to all of it, drawn from `seed`: tasks with different seeds do not act in step, and a run under a
+/// clock set by hand can be repeated.
+pub(crate) fn spread_upper_half(whole: Duration, seed: &impl Hash) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    seed.hash(&mut hasher);
+    let half = whole / 2;
+    half + Duration::from_nanos(hasher.finish() % u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1))
+}
+
+/// A number in `(0, 1]`, drawn by chance. For jitter, never for secrets.
+pub(crate) fn random_fraction() -> f64 {
+    // Each state has keys of its own.
+    let bits = RandomState::new().hash_one("jitter") >> 11;
+    (bits + 1) as f64 / (1u64 << 53) as f64
 }
 
 /// The boot id, mixed with the offsets of this time namespace: two containers on one kernel share the

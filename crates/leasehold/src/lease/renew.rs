@@ -13,7 +13,6 @@
 //! 4. No renewal is started after the guard is gone.
 
 use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -225,11 +224,8 @@ impl SharedLease {
         let first = (self.ttl / 30).clamp(Duration::from_millis(1), FIRST_RENEW_BACKOFF);
         let longest = (self.ttl / 6).clamp(first, MAX_RENEW_BACKOFF);
         let whole = first.saturating_mul(1 << failures.min(16)).min(longest);
-        let mut hasher = DefaultHasher::new();
-        (&self.resources, &self.holder, self.terms.borrow().sent, failures).hash(&mut hasher);
-        let half = whole / 2;
-        let spread = hasher.finish() % (u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1));
-        half + Duration::from_nanos(spread)
+        let sent = self.terms.borrow().sent;
+        clock::spread_upper_half(whole, &(&self.resources, &self.holder, sent, failures))
     }
 }
 

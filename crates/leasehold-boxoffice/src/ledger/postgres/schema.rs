@@ -6,6 +6,7 @@
 //!
 //! Ids sort by their bytes (`COLLATE "C"`): locks are taken in one order everywhere.
 
+use leasehold_postgres::{MigrationError, SchemaSteps};
 use tokio_postgres::Client;
 
 use super::error::PostgresError;
@@ -15,10 +16,6 @@ pub const SCHEMA: &str = "leasehold_boxoffice";
 
 /// Two servers that start at once take turns under this advisory lock.
 const MIGRATION_LOCK_KEY: i64 = 0x1ea5_e401_d5ea_7001;
-
-/// Which step the tables are at.
-const VERSION_TABLE: &str =
-    "CREATE TABLE schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version BIGINT NOT NULL)";
 
 /// One step for each version, in order. A step that was released is never changed: add another.
 pub(super) const MIGRATIONS: [&str; 3] = [
@@ -177,47 +174,23 @@ CREATE INDEX orders_to_capture ON orders (order_id)
 "#,
 ];
 
-/// The SQL that makes this version's tables in a database that has none of them, in one transaction.
+/// The steps, and how they are made.
+const STEPS: SchemaSteps = SchemaSteps { schema: SCHEMA, lock_key: MIGRATION_LOCK_KEY, steps: &MIGRATIONS };
+
+/// The SQL of a new installation, one transaction.
 #[must_use]
 pub fn migration_sql() -> String {
-    let version = MIGRATIONS.len();
-    format!(
-        "BEGIN;\nCREATE SCHEMA {SCHEMA};\nSET LOCAL search_path TO {SCHEMA};\n{VERSION_TABLE};\n{}\
-         INSERT INTO schema_version VALUES (1, {version});\nCOMMIT;\n",
-        MIGRATIONS.concat()
-    )
+    STEPS.new_installation()
 }
 
-/// Migrates the database to this version, in one transaction. Returns the version.
-pub(super) async fn migrate(client: &mut Client) -> Result<usize, PostgresError> {
-    let tx = client.transaction().await?;
-    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK_KEY]).await?;
-    // Asked first: who may use the schema need not be allowed to make one.
-    let there: bool = tx.query_one("SELECT to_regnamespace($1) IS NOT NULL", &[&SCHEMA]).await?.get(0);
-    if !there {
-        tx.batch_execute(&format!("CREATE SCHEMA {SCHEMA}")).await?;
-    }
-    tx.batch_execute(&format!("SET LOCAL search_path TO {SCHEMA}")).await?;
-    let there: bool = tx.query_one("SELECT to_regclass('schema_version') IS NOT NULL", &[]).await?.get(0);
-    if !there {
-        tx.batch_execute(VERSION_TABLE).await?;
-    }
-    let found: Option<i64> = tx.query_opt("SELECT version FROM schema_version", &[]).await?.map(|row| row.get(0));
-    let found = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);
-    if found > MIGRATIONS.len() {
-        return Err(PostgresError::NoConnection(format!(
+/// Brings the tables to this version.
+pub(super) async fn migrate(client: &mut Client) -> Result<(), PostgresError> {
+    match STEPS.migrate(client).await {
+        Ok(_) => Ok(()),
+        Err(MigrationError::Sql(error)) => Err(PostgresError::Sql(error)),
+        Err(MigrationError::Newer(found)) => Err(PostgresError::NoConnection(format!(
             "the tables were made by a newer version of Leasehold (schema {found}, this one knows {})",
             MIGRATIONS.len()
-        )));
+        ))),
     }
-    for step in &MIGRATIONS[found..] {
-        tx.batch_execute(step).await?;
-    }
-    if found < MIGRATIONS.len() {
-        let version = MIGRATIONS.len() as i64;
-        let sql = "INSERT INTO schema_version VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET version = excluded.version";
-        tx.execute(sql, &[&version]).await?;
-    }
-    tx.commit().await?;
-    Ok(MIGRATIONS.len())
 }

@@ -38,13 +38,23 @@ pub fn start_command(
 ) -> io::Result<Child> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.args(arguments);
     for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
+    spawn_guarded(command, terminal, to_guard)
+}
+
+/// Starts a prepared command in its own process group, known to the guard before it runs. As [`start_command`] otherwise.
+///
+/// # Errors
+///
+/// The command could not be started. Then nothing of it runs.
+pub fn spawn_guarded(mut command: Command, terminal: Option<&Terminal>, to_guard: OwnedFd) -> io::Result<Child> {
+    command.process_group(0);
     let parent = getpid();
     let restore = terminal.map(|terminal| terminal.ignored().previous);
     let prepare = move || {

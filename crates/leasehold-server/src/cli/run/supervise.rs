@@ -38,6 +38,8 @@ pub struct RunOutcome {
     pub lost: bool,
     /// No process of the group runs any more.
     pub gone: bool,
+    /// A signal asked this process to end, and was passed on.
+    pub asked_to_end: bool,
 }
 
 /// The command, its lease and what ends them.
@@ -68,6 +70,7 @@ impl Supervisor<'_> {
         let mut valid_until = self.clock.now().plus(self.lease.remaining());
         let mut status = None;
         let mut lost = false;
+        let mut asked_to_end = false;
         let mut stopping: Option<Stopping> = None;
         loop {
             // Not only when SIGCHLD comes: the command may have been suspended before this process listened for it.
@@ -82,7 +85,7 @@ impl Supervisor<'_> {
             if status.is_some() && self.group.is_gone() {
                 // After this moment the guard may have killed it, while this process was stopped.
                 let in_time = self.lease.is_live() && now < self.plan.guard_at(valid_until);
-                return Ok(RunOutcome { status, lost: lost || !in_time, gone: true });
+                return Ok(RunOutcome { status, lost: lost || !in_time, gone: true, asked_to_end });
             }
             if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
                 lost = true;
@@ -99,7 +102,7 @@ impl Supervisor<'_> {
                     stopping.killed_at = Some(now);
                 }
                 if stopping.killed_at.is_some_and(|at| now >= at.plus(KILL_TIMEOUT)) {
-                    return Ok(RunOutcome { status, lost, gone: false });
+                    return Ok(RunOutcome { status, lost, gone: false, asked_to_end });
                 }
             }
             let wake = self.next_check(now, valid_until, status.is_some(), stopping.as_ref());
@@ -107,7 +110,10 @@ impl Supervisor<'_> {
                 biased;
                 ended = self.child.wait(), if status.is_none() => status = Some(ended?),
                 _ = self.lease.lost(), if !lost => {}
-                signal = self.signals.next() => self.group.send_signal(signal),
+                signal = self.signals.next() => {
+                    asked_to_end = true;
+                    self.group.send_signal(signal);
+                }
                 _ = children.recv(), if self.has_terminal => {}
                 () = self.clock.sleep_until(wake) => {}
             }

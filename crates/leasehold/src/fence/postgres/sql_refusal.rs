@@ -1,8 +1,8 @@
 //! What an error of PostgreSQL means for a fenced write: refused, to be run again, without effect, or unknown.
 
+use leasehold_postgres::message_and_code;
 use leasehold_postgres::tokio_postgres::Error as SqlError;
 use leasehold_postgres::tokio_postgres::error::{DbError, Severity};
-use leasehold_postgres::with_causes;
 
 use crate::Token;
 use crate::error::BoxError;
@@ -81,10 +81,7 @@ pub(super) struct SqlCause(String);
 
 impl SqlCause {
     pub fn new(error: &SqlError) -> Self {
-        Self(match error.as_db_error() {
-            Some(answer) => format!("{} ({})", answer.message(), answer.code().code()),
-            None => with_causes(error),
-        })
+        Self(message_and_code(error))
     }
 }
 

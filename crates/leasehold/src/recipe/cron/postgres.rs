@@ -1,0 +1,106 @@
+//! The ledger of runs on PostgreSQL: the functions `cron_begin` and `cron_finish`.
+
+use leasehold_postgres::tokio_postgres::types::Type;
+use leasehold_postgres::tokio_postgres::{Error as SqlError, Row};
+
+use super::{
+    CronBegun, CronEnd, CronRun, CronSchedule, CronStart, MAX_AHEAD, RunState, from_unix_millis, token_number,
+    unix_millis,
+};
+use crate::recipe::error::RecipeError;
+use crate::recipe::store::postgres::{PostgresDatabase, STORE_NAME, SqlParameter};
+
+/// OFFSET 0: the token is drawn once.
+const BEGIN: &str = "SELECT tok, leasehold.cron_begin($1, to_timestamp($2 / 1000.0), tok, $4, $5,
+        to_timestamp($6 / 1000.0), to_timestamp($7 / 1000.0), $8, make_interval(secs => $9), to_timestamp($10 / 1000.0))
+    FROM (SELECT coalesce($3, nextval('leasehold.recipe_token')) AS tok OFFSET 0) t";
+const FINISH: &str = "SELECT leasehold.cron_finish($1, to_timestamp($2 / 1000.0), $3, $4, $5, $6)";
+const SCHEDULE: &str = "SELECT name, spec, (extract(epoch FROM last_tick) * 1000)::bigint, token
+    FROM leasehold.schedule WHERE name = $1";
+const RUNS: &str =
+    "SELECT (extract(epoch FROM tick) * 1000)::bigint, (extract(epoch FROM upto) * 1000)::bigint, ticks, token,
+        state, machine, (extract(epoch FROM started_at) * 1000)::bigint, (extract(epoch FROM ended_at) * 1000)::bigint,
+        code, tail
+    FROM leasehold.run WHERE name = $1 ORDER BY tick DESC LIMIT $2";
+
+impl PostgresDatabase {
+    pub(super) async fn cron_begin(&self, start: &CronStart) -> Result<CronBegun, RecipeError> {
+        let (tick, token) = (unix_millis(start.tick)?, token_number(start.token));
+        let from = start.missed.map(|missed| unix_millis(missed.from)).transpose()?;
+        let upto = start.missed.map(|missed| unix_millis(missed.upto)).transpose()?;
+        let count = start.missed.map_or(0, |missed| i32::try_from(missed.count).unwrap_or(i32::MAX));
+        let ahead = MAX_AHEAD.as_secs_f64();
+        let seen = start.seen.map(unix_millis).transpose()?;
+        let parameters: [SqlParameter<'_>; 10] = [
+            (&start.name, Type::TEXT),
+            (&tick, Type::INT8),
+            (&token, Type::INT8),
+            (&start.machine, Type::TEXT),
+            (&start.spec, Type::TEXT),
+            (&from, Type::INT8),
+            (&upto, Type::INT8),
+            (&count, Type::INT4),
+            (&ahead, Type::FLOAT8),
+            (&seen, Type::INT8),
+        ];
+        let rows = self.call("begin a run", BEGIN, &parameters).await?;
+        let row = rows.first().ok_or_else(|| corrupt("leasehold.cron_begin"))?;
+        Ok(match row.try_get::<_, Option<&str>>(1).ok().flatten() {
+            Some("first") => CronBegun::First { token: row.try_get(0).map_err(|_| corrupt("leasehold.cron_begin"))? },
+            Some("done") => CronBegun::Done,
+            Some("stale") => CronBegun::Stale,
+            Some("again") => CronBegun::Again,
+            Some("early") => CronBegun::Early,
+            _ => return Err(corrupt("leasehold.cron_begin")),
+        })
+    }
+
+    pub(super) async fn cron_finish(&self, end: &CronEnd) -> Result<bool, RecipeError> {
+        let state = end.state.as_str();
+        let parameters: [SqlParameter<'_>; 6] = [
+            (&end.name, Type::TEXT),
+            (&end.tick, Type::INT8),
+            (&end.token, Type::INT8),
+            (&state, Type::TEXT),
+            (&end.code, Type::INT4),
+            (&end.tail, Type::TEXT),
+        ];
+        let rows = self.call("finish a run", FINISH, &parameters).await?;
+        rows.first().and_then(|row| row.try_get(0).ok()).ok_or_else(|| corrupt("leasehold.cron_finish"))
+    }
+
+    pub(super) async fn cron_schedule(&self, name: &str) -> Result<Option<CronSchedule>, RecipeError> {
+        let rows = self.call("read a schedule", SCHEDULE, &[(&name, Type::TEXT)]).await?;
+        let read = |row: &Row| -> Result<CronSchedule, SqlError> {
+            let last_tick = from_unix_millis(row.try_get(2)?);
+            Ok(CronSchedule { name: row.try_get(0)?, spec: row.try_get(1)?, last_tick, token: row.try_get(3)? })
+        };
+        rows.first().map(read).transpose().map_err(|_| corrupt("leasehold.schedule"))
+    }
+
+    pub(super) async fn cron_runs(&self, name: &str, limit: u32) -> Result<Vec<CronRun>, RecipeError> {
+        let limit = i64::from(limit);
+        let rows = self.call("read the runs", RUNS, &[(&name, Type::TEXT), (&limit, Type::INT8)]).await?;
+        rows.iter().map(|row| read_run(row).ok().flatten().ok_or_else(|| corrupt("leasehold.run"))).collect()
+    }
+}
+
+fn read_run(row: &Row) -> Result<Option<CronRun>, SqlError> {
+    let Some(state) = RunState::from_word(row.try_get(4)?) else { return Ok(None) };
+    Ok(Some(CronRun {
+        tick: from_unix_millis(row.try_get(0)?),
+        upto: from_unix_millis(row.try_get(1)?),
+        ticks: u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0),
+        token: row.try_get(3)?,
+        state,
+        machine: row.try_get(5)?,
+        started_at: from_unix_millis(row.try_get(6)?),
+        ended_at: row.try_get::<_, Option<i64>>(7)?.map(from_unix_millis),
+        code: row.try_get(8)?,
+        tail: row.try_get(9)?,
+    }))
+}
+
+fn corrupt(at: &str) -> RecipeError {
+    RecipeError::corrupt(STORE_NAME, "the ledger of runs has the words that were agreed on", at)
+}

@@ -1,0 +1,42 @@
+-- Idempotency keys: one row for each (scope, key), with the newest token and the answer.
+CREATE TABLE leasehold.once (
+ scope text COLLATE "C", key text COLLATE "C", token bigint NOT NULL, until timestamptz NOT NULL, expires_at timestamptz NOT NULL,
+ asked bytea NOT NULL, status int, answer bytea, PRIMARY KEY (scope, key)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
+CREATE INDEX once_age ON leasehold.once (expires_at);
+CREATE FUNCTION leasehold.once_begin(scope text, key text, asked bytea, ttl interval DEFAULT '30 s', keep interval DEFAULT '24 h',
+ OUT outcome text, OUT token bigint, OUT status int, OUT answer bytea, OUT remaining interval) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE o leasehold.once; t timestamptz := clock_timestamp(); s ALIAS FOR $1; k ALIAS FOR $2; a ALIAS FOR $3;
+BEGIN -- first | replay | in_flight | mismatch
+ LOOP
+  INSERT INTO leasehold.once AS x (scope, key, token, until, expires_at, asked)
+  VALUES (s, k, nextval('leasehold.recipe_token'), t + ttl, t + greatest(keep, ttl), a)
+  ON CONFLICT (scope, key) DO UPDATE
+   SET token = nextval('leasehold.recipe_token'), until = excluded.until, expires_at = excluded.expires_at,
+    asked = excluded.asked, status = NULL, answer = NULL
+  WHERE (x.status IS NULL AND x.until <= clock_timestamp() AND x.asked = excluded.asked)
+   OR (x.expires_at <= clock_timestamp() AND (x.status IS NOT NULL OR x.until <= clock_timestamp()))
+  RETURNING x.token INTO token;
+  IF FOUND THEN outcome := 'first'; RETURN; END IF;
+  SELECT * INTO o FROM leasehold.once x WHERE x.scope = s AND x.key = k;
+  CONTINUE WHEN NOT FOUND; -- expired and swept in between
+  IF o.asked <> a THEN outcome := 'mismatch';
+  ELSIF o.status IS NOT NULL THEN outcome := 'replay'; status := o.status; answer := o.answer;
+  ELSE outcome := 'in_flight'; remaining := greatest(o.until - clock_timestamp(), '0'); END IF;
+  RETURN;
+ END LOOP;
+END $$;
+-- how: finish | renew | abandon; false: stale, nothing written
+CREATE FUNCTION leasehold.once_end(how text, s text, k text, tok bigint, st int DEFAULT NULL, an bytea DEFAULT NULL,
+ ttl interval DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+ IF how = 'finish' THEN
+  UPDATE leasehold.once x SET status = st, answer = an
+  WHERE x.scope = s AND x.key = k AND x.token = tok AND x.status IS NULL AND st IS NOT NULL;
+ ELSE
+  UPDATE leasehold.once x SET until = CASE how WHEN 'renew' THEN clock_timestamp() + ttl ELSE '-infinity' END
+  WHERE x.scope = s AND x.key = k AND x.token = tok AND x.status IS NULL AND x.until > clock_timestamp();
+ END IF;
+ RETURN FOUND;
+END $$;

@@ -1,0 +1,242 @@
+-- Jobs, dead letters, lanes of queues by key, and sleeping workers.
+CREATE TABLE leasehold.queue (
+ queue_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text COLLATE "C" NOT NULL UNIQUE,
+ keyed boolean NOT NULL DEFAULT false, in_order boolean NOT NULL DEFAULT true,
+ levels smallint[] NOT NULL DEFAULT '{1}', visible interval NOT NULL DEFAULT '30 s', max_attempts smallint NOT NULL DEFAULT 20,
+ backoff_base interval NOT NULL DEFAULT '1 s', backoff_cap interval NOT NULL DEFAULT '1 h',
+ paused boolean NOT NULL DEFAULT false, swept_at timestamptz NOT NULL DEFAULT '-infinity') WITH (fillfactor = 50);
+CREATE TABLE leasehold.job (
+ job_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, token bigint NOT NULL DEFAULT 0, -- 0: waits
+ ready_at timestamptz NOT NULL, made_at timestamptz NOT NULL DEFAULT clock_timestamp(), until timestamptz,
+ queue_id int NOT NULL, priority smallint NOT NULL DEFAULT 1, attempt smallint NOT NULL DEFAULT 0, max_attempts smallint NOT NULL,
+ again boolean NOT NULL DEFAULT false, key text COLLATE "C", dedupe text COLLATE "C", worker text, error text, body jsonb NOT NULL
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
+CREATE INDEX job_ready ON leasehold.job (queue_id, priority, ready_at) WHERE token = 0 AND key IS NULL;
+CREATE INDEX job_taken ON leasehold.job (queue_id, job_id) WHERE token > 0;
+CREATE INDEX job_lane ON leasehold.job (queue_id, key, job_id) WHERE key IS NOT NULL;
+CREATE UNIQUE INDEX job_dedupe ON leasehold.job (queue_id, dedupe) WHERE dedupe IS NOT NULL;
+CREATE TABLE leasehold.dead_job (LIKE leasehold.job, died_at timestamptz NOT NULL, PRIMARY KEY (job_id));
+CREATE INDEX dead_job_age ON leasehold.dead_job (queue_id, died_at);
+CREATE TABLE leasehold.lane (queue_id int, key text COLLATE "C", token bigint NOT NULL, until timestamptz NOT NULL, worker text,
+ PRIMARY KEY (queue_id, key)) WITH (fillfactor = 50);
+CREATE UNLOGGED TABLE leasehold.sleeper (queue_id int, channel text COLLATE "C", until timestamptz NOT NULL,
+ PRIMARY KEY (queue_id, channel)) WITH (fillfactor = 50);
+CREATE FUNCTION leasehold.queue_of(q text) RETURNS leasehold.queue LANGUAGE plpgsql STABLE AS $$
+DECLARE s leasehold.queue;
+BEGIN
+  SELECT * INTO s FROM leasehold.queue WHERE name = q;
+ IF NOT FOUND THEN RAISE EXCEPTION 'no queue %', q USING ERRCODE = 'LH404'; END IF;
+ RETURN s;
+END $$;
+CREATE FUNCTION leasehold.queue_push(q text, body jsonb, delay interval DEFAULT '0', priority int DEFAULT 1, key text DEFAULT NULL,
+ dedupe text DEFAULT NULL, max_attempts int DEFAULT NULL, OUT job_id bigint, OUT fresh boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE s leasehold.queue := leasehold.queue_of(q); ch text; k ALIAS FOR $5; d ALIAS FOR $6;
+BEGIN
+ IF s.keyed <> (k IS NOT NULL) OR NOT $4 = ANY (s.levels) OR (s.keyed AND d IS NOT NULL) THEN
+  RAISE EXCEPTION 'queue % takes %, levels %', q, CASE WHEN s.keyed THEN 'a key, no dedupe' ELSE 'no key' END, s.levels
+   USING ERRCODE = 'LH400';
+ END IF;
+ LOOP
+  INSERT INTO leasehold.job AS j (queue_id, priority, ready_at, max_attempts, key, dedupe, body)
+  VALUES (s.queue_id, $4, clock_timestamp() + delay, coalesce($7, s.max_attempts), k, d, $2)
+  ON CONFLICT (queue_id, dedupe) WHERE dedupe IS NOT NULL DO NOTHING RETURNING j.job_id INTO job_id;
+  fresh := FOUND;
+  EXIT WHEN fresh;
+  -- a worker that has it may have read the old state: once more after it
+  UPDATE leasehold.job j SET again = true WHERE j.queue_id = s.queue_id AND j.dedupe = d AND j.token > 0 AND NOT j.again
+  RETURNING j.job_id INTO job_id;
+  EXIT WHEN FOUND;
+  SELECT j.job_id INTO job_id FROM leasehold.job j WHERE j.queue_id = s.queue_id AND j.dedupe = d;
+  EXIT WHEN FOUND; -- else it ended meanwhile: insert again
+ END LOOP;
+ IF fresh AND delay <= '0' THEN -- the doorbell: one sleeper, if there is any
+  SELECT w.channel INTO ch FROM leasehold.sleeper w
+  WHERE w.queue_id = s.queue_id AND w.until > clock_timestamp() ORDER BY random() LIMIT 1;
+  IF FOUND THEN PERFORM pg_notify(ch, q); END IF;
+ END IF;
+END $$;
+-- Ends those of `ids` that `tok` has; returns the others: stale.
+CREATE FUNCTION leasehold.queue_ack(ids bigint[], tok bigint) RETURNS SETOF bigint
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE ended bigint[];
+BEGIN
+ WITH gone AS (DELETE FROM leasehold.job j
+  WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND NOT j.again RETURNING j.job_id)
+  SELECT array_agg(job_id) INTO ended FROM gone;
+ IF cardinality(ended) = cardinality(ids) THEN RETURN; END IF;
+ WITH gone AS ( -- asked for again while it ran: waits once more, as a new job
+  DELETE FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND j.again RETURNING j.*
+ ), back AS (
+  INSERT INTO leasehold.job (queue_id, priority, ready_at, max_attempts, dedupe, body)
+  SELECT queue_id, priority, clock_timestamp(), max_attempts, dedupe, body FROM gone)
+  SELECT ended || array_agg(job_id) INTO ended FROM gone;
+ RETURN QUERY SELECT i FROM unnest(ids) i WHERE i <> ALL (coalesce(ended, '{}'));
+END $$;
+-- in the transaction of the effects: a stale worker's fails as a whole
+CREATE FUNCTION leasehold.queue_finish(id bigint, tok bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+ IF EXISTS (SELECT FROM leasehold.queue_ack(ARRAY[id], tok)) THEN
+  RAISE EXCEPTION 'delivery % of job % is stale', tok, id USING ERRCODE = 'LH409';
+ END IF;
+END $$;
+-- acks `done`, claims up to n; a row with token 0 names one of `done` that was stale
+CREATE FUNCTION leasehold.queue_turn(q text, n int, done bigint[] DEFAULT '{}', done_token bigint DEFAULT 0,
+ visible interval DEFAULT NULL, worker text DEFAULT NULL, since timestamptz DEFAULT '-infinity', levels smallint[] DEFAULT NULL)
+RETURNS TABLE (job_id bigint, token bigint, attempt smallint, ready_at timestamptz, made_at timestamptz, body jsonb)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE s leasehold.queue; t timestamptz; p smallint; w ALIAS FOR $6; tok bigint; picked tid[] := '{}';
+BEGIN
+ IF cardinality(done) > 0 THEN
+  RETURN QUERY SELECT d.id, 0::bigint, 0::smallint, NULL::timestamptz, NULL::timestamptz, NULL::jsonb
+  FROM leasehold.queue_ack(done, done_token) d(id);
+ END IF;
+ s := leasehold.queue_of(q);
+ IF n <= 0 OR s.paused THEN RETURN; END IF;
+ t := clock_timestamp();
+ FOREACH p IN ARRAY coalesce($8, s.levels) LOOP
+  picked := picked || ARRAY(
+  SELECT c.ctid FROM leasehold.job c
+  WHERE c.queue_id = s.queue_id AND c.priority = p AND c.token = 0 AND c.key IS NULL
+  AND c.ready_at <= t AND c.ready_at >= since
+  ORDER BY c.ready_at LIMIT n - cardinality(picked) FOR UPDATE SKIP LOCKED);
+  EXIT WHEN cardinality(picked) >= n;
+ END LOOP;
+ IF cardinality(picked) = 0 THEN RETURN; END IF;
+ tok := nextval('leasehold.recipe_token'); -- only now that the rows are locked
+ RETURN QUERY
+ UPDATE leasehold.job j
+  SET token = tok, attempt = j.attempt + 1, until = clock_timestamp() + coalesce($5, s.visible), worker = w
+  WHERE j.ctid = ANY (picked) AND j.token = 0
+ RETURNING j.job_id, j.token, j.attempt, j.ready_at, j.made_at, j.body;
+END $$;
+CREATE FUNCTION leasehold.queue_extend(ids bigint[], tok bigint, visible interval) RETURNS SETOF bigint
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+ RETURN QUERY UPDATE leasehold.job j SET until = clock_timestamp() + visible
+  WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND j.until > clock_timestamp() RETURNING j.job_id;
+END $$;
+-- waits again or is buried; the caller has locked the row
+CREATE FUNCTION leasehold.job_settle(j leasehold.job, s leasehold.queue, why text, after interval, kill boolean) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+ IF kill OR j.attempt >= j.max_attempts THEN
+  DELETE FROM leasehold.job WHERE job_id = j.job_id;
+  j.error := left(why, 2000);
+  INSERT INTO leasehold.dead_job SELECT (j).*, clock_timestamp();
+  RETURN 'dead';
+ END IF;
+ UPDATE leasehold.job SET token = 0, until = NULL, worker = NULL, again = false, error = left(why, 2000), ready_at =
+   clock_timestamp() + coalesce(after,
+    least(s.backoff_cap, s.backoff_base * power(2, least(greatest(j.attempt, 1) - 1, 30))) * (0.5 + random() / 2))
+  WHERE job_id = j.job_id;
+ RETURN 'retry';
+END $$;
+CREATE FUNCTION leasehold.queue_nack(id bigint, tok bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
+ kill boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
+DECLARE j leasehold.job; s leasehold.queue;
+BEGIN
+  SELECT * INTO j FROM leasehold.job WHERE job_id = id AND token = tok AND tok > 0 FOR UPDATE;
+ IF NOT FOUND THEN RETURN 'stale'; END IF;
+  SELECT * INTO s FROM leasehold.queue WHERE queue_id = j.queue_id;
+ RETURN leasehold.job_settle(j, s, why, after, kill);
+END $$;
+-- at most one sweep per `often`, whoever calls
+CREATE FUNCTION leasehold.queue_sweep(q text, often interval DEFAULT '1 s', OUT lapsed int) LANGUAGE plpgsql AS $$
+DECLARE s leasehold.queue; j leasehold.job; t timestamptz := clock_timestamp();
+BEGIN
+ lapsed := 0;
+ UPDATE leasehold.queue SET swept_at = t WHERE queue_id =
+  (SELECT queue_id FROM leasehold.queue WHERE name = q AND swept_at <= t - often FOR NO KEY UPDATE SKIP LOCKED) RETURNING * INTO s;
+ IF NOT FOUND THEN RETURN; END IF;
+ FOR j IN SELECT * FROM leasehold.job WHERE queue_id = s.queue_id AND token > 0 AND until <= t
+  LIMIT 1000 FOR UPDATE SKIP LOCKED LOOP
+  PERFORM leasehold.job_settle(j, s, 'lapsed under ' || coalesce(j.worker, 'a worker'), random() * interval '1 s', false);
+  lapsed := lapsed + 1;
+ END LOOP;
+ IF s.keyed AND random() < 0.01 THEN DELETE FROM leasehold.lane WHERE queue_id = s.queue_id AND until < t - interval '1 h'; END IF;
+END $$;
+CREATE FUNCTION leasehold.queue_revive(ids bigint[]) RETURNS bigint LANGUAGE sql AS $$ -- dead letters wait again
+ WITH d AS (DELETE FROM leasehold.dead_job WHERE job_id = ANY (ids) RETURNING *),
+  b AS (INSERT INTO leasehold.job (queue_id, priority, ready_at, max_attempts, key, dedupe, body)
+  SELECT queue_id, priority, clock_timestamp(), max_attempts, key, dedupe, body FROM d ORDER BY job_id
+  ON CONFLICT DO NOTHING RETURNING 1)
+  SELECT count(*) FROM b $$;
+-- queue by key --
+CREATE FUNCTION leasehold.lane_claim(q text, keys int, per_key int, visible interval DEFAULT NULL, worker text DEFAULT NULL,
+ after text DEFAULT '') RETURNS TABLE (key text, token bigint, job_id bigint, attempt smallint, made_at timestamptz, body jsonb)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+ s leasehold.queue := leasehold.queue_of(q); t timestamptz; w ALIAS FOR $5; cur text := after; head leasehold.job;
+ tok bigint; ids bigint[]; steps int := 0; taken int := 0; wrapped boolean := false;
+BEGIN
+ WHILE taken < keys AND steps < 200 AND NOT s.paused LOOP
+  steps := steps + 1; t := clock_timestamp();
+  SELECT * INTO head FROM leasehold.job j
+  WHERE j.queue_id = s.queue_id AND j.key > cur AND j.key IS NOT NULL ORDER BY j.key, j.job_id LIMIT 1;
+  IF NOT FOUND THEN
+   EXIT WHEN wrapped OR after = '';
+   wrapped := true; cur := ''; CONTINUE;
+  END IF;
+  cur := head.key;
+  EXIT WHEN wrapped AND cur > after;
+  CONTINUE WHEN s.in_order AND head.ready_at > t;
+  CONTINUE WHEN EXISTS (SELECT FROM leasehold.lane l WHERE l.queue_id = s.queue_id AND l.key = cur AND l.until > t);
+  INSERT INTO leasehold.lane AS l VALUES (s.queue_id, cur, nextval('leasehold.recipe_token'), t + coalesce($4, s.visible), w)
+  ON CONFLICT (queue_id, key) DO UPDATE
+   SET token = nextval('leasehold.recipe_token'), until = excluded.until, worker = excluded.worker
+  WHERE l.until <= clock_timestamp() RETURNING l.token INTO tok;
+  CONTINUE WHEN NOT FOUND;
+  -- the lane is ours: what is read from here on nobody else can deliver or end
+  SELECT * INTO head FROM leasehold.job j
+  WHERE j.queue_id = s.queue_id AND j.key = cur ORDER BY j.job_id LIMIT 1 FOR UPDATE;
+  IF FOUND AND head.attempt >= head.max_attempts THEN
+   PERFORM leasehold.job_settle(head, s, coalesce(head.error, 'lapsed'), NULL, true);
+  END IF;
+  ids := ARRAY(SELECT f.job_id FROM (
+  SELECT j.job_id, j.ready_at <= t AS ready, bool_and(j.ready_at <= t) OVER (ORDER BY j.job_id) AS all_before
+  FROM leasehold.job j WHERE j.queue_id = s.queue_id AND j.key = cur ORDER BY j.job_id LIMIT per_key * 4) f
+  WHERE CASE WHEN s.in_order THEN f.all_before ELSE f.ready END ORDER BY f.job_id LIMIT per_key);
+  IF cardinality(ids) = 0 THEN
+   UPDATE leasehold.lane l SET token = 0, until = clock_timestamp() WHERE l.queue_id = s.queue_id AND l.key = cur AND l.token = tok;
+   CONTINUE;
+  END IF;
+  taken := taken + 1;
+  RETURN QUERY UPDATE leasehold.job j SET attempt = j.attempt + (j.job_id = ids[1])::int -- only the head was surely tried
+  WHERE j.job_id = ANY (ids) RETURNING j.key, tok, j.job_id, j.attempt, j.made_at, j.body;
+ END LOOP;
+ IF taken < keys AND steps >= 200 THEN -- token 0: go on after this key
+  RETURN QUERY SELECT cur, 0::bigint, NULL::bigint, NULL::smallint, NULL::timestamptz, NULL::jsonb;
+ END IF;
+END $$;
+-- `free`: the claim on the key too
+CREATE FUNCTION leasehold.lane_ack(q text, k text, tok bigint, ids bigint[], free boolean DEFAULT true) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE s leasehold.queue := leasehold.queue_of(q);
+BEGIN
+ PERFORM FROM leasehold.lane l WHERE l.queue_id = s.queue_id AND l.key = k AND l.token = tok AND tok > 0 FOR UPDATE;
+ IF NOT FOUND THEN RAISE EXCEPTION 'delivery % of key % is stale', tok, k USING ERRCODE = 'LH409'; END IF;
+ DELETE FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.queue_id = s.queue_id AND j.key = k;
+ IF free THEN
+  UPDATE leasehold.lane l SET token = 0, until = clock_timestamp() WHERE l.queue_id = s.queue_id AND l.key = k;
+ END IF;
+END $$;
+CREATE FUNCTION leasehold.lane_nack(q text, k text, tok bigint, id bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
+ kill boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
+DECLARE s leasehold.queue := leasehold.queue_of(q); j leasehold.job;
+BEGIN
+ UPDATE leasehold.lane l SET token = 0, until = clock_timestamp()
+  WHERE l.queue_id = s.queue_id AND l.key = k AND l.token = tok AND tok > 0;
+ IF NOT FOUND THEN RETURN 'stale'; END IF;
+  SELECT * INTO j FROM leasehold.job WHERE job_id = id AND queue_id = s.queue_id AND key = k FOR UPDATE;
+ RETURN CASE WHEN FOUND THEN leasehold.job_settle(j, s, why, after, kill) ELSE 'stale' END;
+END $$;
+CREATE FUNCTION leasehold.lane_extend(q text, k text, tok bigint, visible interval) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+ UPDATE leasehold.lane l SET until = clock_timestamp() + visible WHERE l.queue_id = (leasehold.queue_of(q)).queue_id
+  AND l.key = k AND l.token = tok AND tok > 0 AND l.until > clock_timestamp();
+ RETURN FOUND;
+END $$;

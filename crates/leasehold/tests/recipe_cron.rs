@@ -1,0 +1,230 @@
+//! The ledger of scheduled runs, on a real PostgreSQL and in a file of SQLite.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)] // real servers live in real time
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use leasehold::Token;
+use leasehold::recipe::cron::{CronBegun, CronRun, CronStart, MissedTicks, RunState};
+use leasehold::recipe::{RecipeError, Store};
+use leasehold_harness::postgres::Cluster;
+
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// A store of each kind, with what keeps it.
+async fn both() -> (Cluster, tempfile::TempDir, [Store; 2]) {
+    let (cluster, dir) = (Cluster::start(&[]), tempfile::tempdir().unwrap());
+    let postgres = Store::open(&cluster.url("postgres")).await.unwrap();
+    let sqlite = Store::open(&format!("sqlite:{}", dir.path().join("recipes.db").display())).await.unwrap();
+    (cluster, dir, [postgres, sqlite])
+}
+
+/// The n-th tick of a schedule that began a day ago.
+fn tick(n: u32) -> SystemTime {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let midnight = SystemTime::UNIX_EPOCH + Duration::from_secs((now / 86_400 - 1) * 86_400);
+    midnight + PERIOD * n
+}
+
+/// A machine that saw nothing before.
+fn start(name: &str, at: u32, token: u64) -> CronStart {
+    let (spec, machine) = ("* * * * * UTC".to_owned(), "m1".to_owned());
+    let token = Token::new(token);
+    CronStart { name: name.into(), tick: tick(at), token, machine, spec, seen: None, missed: None }
+}
+
+/// A machine that saw this tick last.
+fn start_after(seen: u32, name: &str, at: u32, token: u64) -> CronStart {
+    CronStart { seen: Some(tick(seen)), ..start(name, at, token) }
+}
+
+fn first(token: i64) -> CronBegun {
+    CronBegun::First { token }
+}
+
+async fn states(store: &Store, name: &str) -> Vec<(SystemTime, u32, RunState)> {
+    let mut runs = store.cron_runs(name, 1000).await.unwrap();
+    runs.reverse();
+    runs.iter().map(|run| (run.tick, run.ticks, run.state)).collect()
+}
+
+/// Goal: a tick is begun once, and ended by its own token only.
+#[tokio::test]
+async fn a_tick_is_begun_once() {
+    let (_cluster, _dir, stores) = both().await;
+    for store in &stores {
+        assert_eq!(store.cron_schedule("report").await.unwrap(), None);
+        assert_eq!(store.cron_begin(&start("report", 1, 5)).await.unwrap(), first(5));
+        assert_eq!(store.cron_begin(&start("report", 1, 6)).await.unwrap(), CronBegun::Done);
+        assert_eq!(store.cron_begin(&start("report", 0, 6)).await.unwrap(), CronBegun::Done);
+        assert!(!store.cron_finish("report", tick(1), 6, 0, "").await.unwrap(), "not its token");
+        assert!(!store.cron_finish("report", tick(2), 5, 0, "").await.unwrap(), "not its tick");
+        let tail = format!("{}\0last words", "é".repeat(5000));
+        assert!(store.cron_finish("report", tick(1), 5, 3, &tail).await.unwrap());
+        assert!(!store.cron_finish("report", tick(1), 5, 0, "").await.unwrap(), "it has ended");
+        let runs = store.cron_runs("report", 10).await.unwrap();
+        let [CronRun { state: RunState::Failed, code: Some(3), tail: Some(tail), machine: Some(machine), .. }] =
+            &runs[..]
+        else {
+            panic!("{runs:?}")
+        };
+        assert!(tail.ends_with(" last words") && tail.chars().count() == 4000 && machine == "m1");
+        let schedule = store.cron_schedule("report").await.unwrap().unwrap();
+        assert_eq!((schedule.last_tick, schedule.token, schedule.spec.as_str()), (tick(1), 5, "* * * * * UTC"));
+        // Another name is another schedule.
+        assert_eq!(store.cron_begin(&start("other", 1, 1)).await.unwrap(), first(1));
+    }
+}
+
+/// Goal: a machine with a lower token is told to stop, and a run under a lower token is lost: reported, not repeated.
+#[tokio::test]
+async fn a_dead_run_is_lost_and_a_late_machine_is_stale() {
+    let (_cluster, _dir, stores) = both().await;
+    for store in &stores {
+        assert_eq!(store.cron_begin(&start("report", 1, 5)).await.unwrap(), first(5));
+        assert_eq!(store.cron_begin(&start_after(1, "report", 2, 8)).await.unwrap(), first(8));
+        assert_eq!(store.cron_begin(&start_after(2, "report", 3, 7)).await.unwrap(), CronBegun::Stale);
+        // Seen before tick 2 was begun, or before any was: nothing is begun, and no tick is passed over.
+        assert_eq!(store.cron_begin(&start_after(1, "report", 4, 9)).await.unwrap(), CronBegun::Again);
+        assert_eq!(store.cron_begin(&start("report", 4, 9)).await.unwrap(), CronBegun::Again);
+        assert!(!store.cron_finish("report", tick(1), 5, 0, "").await.unwrap(), "it was lost");
+        assert!(store.cron_finish("report", tick(2), 8, 0, "").await.unwrap());
+        let expected = [(tick(1), 1, RunState::Lost), (tick(2), 1, RunState::Ok)];
+        assert_eq!(states(store, "report").await, expected);
+    }
+}
+
+/// Goal: ticks that nobody began are one row: skipped where a run was in the way, missed otherwise.
+#[tokio::test]
+async fn ticks_in_between_are_missed_or_skipped() {
+    let (_cluster, _dir, stores) = both().await;
+    for store in &stores {
+        let missed = |from, upto, count| Some(MissedTicks { from: tick(from), upto: tick(upto), count });
+        assert_eq!(store.cron_begin(&start("report", 1, 5)).await.unwrap(), first(5));
+        // It ends now, which is long after the ticks 2 to 4.
+        assert!(store.cron_finish("report", tick(1), 5, 0, "").await.unwrap());
+        let late = CronStart { missed: missed(2, 4, 3), ..start_after(1, "report", 5, 6) };
+        assert_eq!(store.cron_begin(&late).await.unwrap(), first(6));
+        assert_eq!(store.cron_begin(&late).await.unwrap(), CronBegun::Done, "and the range is not recorded twice");
+        let after = CronStart { missed: missed(6, 6, 1), ..start("dead", 7, 7) };
+        assert_eq!(store.cron_begin(&after).await.unwrap(), first(7));
+        let expected = [(tick(1), 1, RunState::Ok), (tick(2), 3, RunState::Skipped), (tick(5), 1, RunState::Running)];
+        assert_eq!(states(store, "report").await, expected);
+        assert_eq!(states(store, "dead").await, [(tick(6), 1, RunState::Missed), (tick(7), 1, RunState::Running)]);
+    }
+}
+
+/// Goal: a machine whose clock is ahead begins nothing; an engine without tokens gets one of the store.
+#[tokio::test]
+async fn early_ticks_wait_and_a_store_gives_tokens() {
+    let (_cluster, _dir, stores) = both().await;
+    for store in &stores {
+        let soon =
+            |seconds| CronStart { tick: SystemTime::now() + Duration::from_secs(seconds), ..start("report", 0, 9) };
+        assert_eq!(store.cron_begin(&soon(60)).await.unwrap(), CronBegun::Early);
+        assert!(states(store, "report").await.is_empty());
+        assert_eq!(store.cron_begin(&soon(3)).await.unwrap(), first(9));
+        let mut last = 0;
+        for at in 1..4 {
+            let seen = (at > 1).then(|| tick(at - 1));
+            let begun = store.cron_begin(&CronStart { token: None, seen, ..start("without", at, 1) }).await.unwrap();
+            let CronBegun::First { token } = begun else { panic!("{begun:?}") };
+            assert!(token > last);
+            assert!(store.cron_finish("without", tick(at), token, 0, "").await.unwrap());
+            last = token;
+        }
+        for bad in [
+            CronStart { name: "x".repeat(129), ..start("x", 1, 1) },
+            CronStart { spec: String::new(), ..start("x", 1, 1) },
+            CronStart { missed: Some(MissedTicks { from: tick(1), upto: tick(1), count: 1 }), ..start("x", 1, 1) },
+            CronStart { missed: Some(MissedTicks { from: tick(0), upto: tick(0), count: 0 }), ..start("x", 1, 1) },
+        ] {
+            assert!(matches!(store.cron_begin(&bad).await, Err(RecipeError::Invalid(_))), "{bad:?}");
+        }
+    }
+}
+
+/// xorshift64*: the same numbers for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound
+    }
+}
+
+/// A machine of the fleet: it looks at the ledger, waits a random while (another may begin meanwhile), and begins the newest
+/// tick there is. It may die in between, and come back with an old token.
+async fn run_fleet(store: &Store, name: &str, dice: &mut Dice, tokens: bool) -> BTreeMap<u32, u32> {
+    let mut begun: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut looked: Vec<(u32, Option<u32>, u64)> = Vec::new();
+    let (mut now, mut next_token) = (1, 1);
+    let number = |at: SystemTime| u32::try_from(at.duration_since(tick(0)).unwrap().as_secs() / 60).unwrap();
+    for _ in 0..80 {
+        match dice.below(5) {
+            0 => now += 1 + u32::try_from(dice.below(3)).unwrap(),
+            1 | 2 => {
+                let last = store.cron_schedule(name).await.unwrap().map(|schedule| number(schedule.last_tick));
+                looked.push((now, last, next_token));
+                next_token += 1;
+            }
+            _ if looked.is_empty() => {}
+            _ => {
+                // Not always the newest look: a machine that was paused begins with what it knew.
+                let at = dice.below(looked.len() as u64) as usize;
+                let (this, last, token) = looked.swap_remove(at);
+                let missed = last.filter(|last| last + 1 < this).map(|last| MissedTicks {
+                    from: tick(last + 1),
+                    upto: tick(this - 1),
+                    count: this - 1 - last,
+                });
+                let token = if tokens { Token::new(token) } else { None };
+                let order = CronStart { missed, token, seen: last.map(tick), ..start(name, this, 1) };
+                match store.cron_begin(&order).await.unwrap() {
+                    CronBegun::First { token } => {
+                        *begun.entry(this).or_default() += 1;
+                        // Some machines die here.
+                        if dice.below(3) > 0 {
+                            let _ = store.cron_finish(name, tick(this), token, 0, "").await.unwrap();
+                        }
+                    }
+                    CronBegun::Done | CronBegun::Stale | CronBegun::Again => {}
+                    CronBegun::Early => panic!("it was yesterday"),
+                }
+            }
+        }
+    }
+    begun
+}
+
+/// Goal: whatever machines do and whenever they die, every tick from the first to the last is in the ledger exactly once, and
+/// none ran twice. Method: every other run is on an engine without tokens.
+#[tokio::test]
+async fn every_tick_is_in_the_ledger_once() {
+    let (_cluster, _dir, stores) = both().await;
+    let runs = std::env::var("LEASEHOLD_CRON_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(15_u64);
+    for store in &stores {
+        let mut states_seen: BTreeMap<&str, usize> = BTreeMap::new();
+        for seed in 1..=runs {
+            let name = format!("fleet-{seed}");
+            let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let begun = run_fleet(store, &name, &mut dice, seed % 2 == 0).await;
+            assert!(begun.values().all(|times| *times == 1), "{begun:?}");
+            let rows = states(store, &name).await;
+            let mut next = rows.first().map(|(at, ..)| *at).unwrap_or_else(|| tick(0));
+            for (at, ticks, state) in &rows {
+                assert_eq!(*at, next, "seed {seed}: a tick is missing or comes twice: {rows:?}");
+                next = *at + PERIOD * *ticks;
+                *states_seen.entry(state.as_str()).or_default() += 1;
+            }
+            let run =
+                rows.iter().filter(|(_, _, state)| !matches!(state, RunState::Missed | RunState::Skipped)).count();
+            assert_eq!(run, begun.len());
+        }
+        println!("{} runs: {states_seen:?}", runs);
+        assert!(states_seen.contains_key("ok") && states_seen.contains_key("lost"));
+    }
+}

@@ -1,0 +1,131 @@
+//! `once` in a transaction of the caller: key, work and answer commit together.
+
+use leasehold::recipe::once::{self, Answer, Begun, sqlite};
+use leasehold::recipe::{RecipeError, RecipeRefusal};
+
+use crate::{Place, millis};
+
+fn replay(text: &str) -> Begun {
+    Begun::Replay(Answer { status: 201, body: text.into(), replayed: true })
+}
+
+fn first_of(begun: Begun) -> once::First {
+    match begun {
+        Begun::First(first) => first,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: a rolled back first try leaves nothing, and a second one waits for the end of the first.
+/// Method: PostgreSQL; the second begins while the first is open, once before a rollback and once before a commit.
+#[tokio::test]
+async fn on_postgres_a_second_request_waits_for_the_first() {
+    let place = Place::postgres().await;
+    place.store().await;
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    let mut one = cluster.client(database).await;
+    for commits in [false, true] {
+        let key = if commits { "committed" } else { "rolled back" };
+        let tx = one.transaction().await.unwrap();
+        let first = first_of(once::begin(&tx, "s", key, "b").await.unwrap());
+        first.finish(&tx, 201, b"first").await.unwrap();
+        let mut other = cluster.client(database).await;
+        let second = tokio::spawn(async move {
+            let tx = other.transaction().await.unwrap();
+            let begun = once::begin(&tx, "s", key, "b").await.unwrap();
+            tx.commit().await.unwrap();
+            begun
+        });
+        tokio::time::sleep(millis(150)).await;
+        assert!(!second.is_finished(), "it waits");
+        if commits {
+            tx.commit().await.unwrap();
+            assert_eq!(second.await.unwrap(), replay("first"));
+        } else {
+            tx.rollback().await.unwrap();
+            first_of(second.await.unwrap());
+        }
+    }
+}
+
+/// Goal: `lock_timeout` turns the wait into "in flight", without a time.
+#[tokio::test]
+async fn on_postgres_a_lock_timeout_is_in_flight() {
+    let place = Place::postgres().await;
+    let store = place.store().await;
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    let mut one = cluster.client(database).await;
+    let tx = one.transaction().await.unwrap();
+    let first = first_of(once::begin(&tx, "s", "k", "b").await.unwrap());
+    let mut other = cluster.client(database).await;
+    other.batch_execute("SET lock_timeout = 200").await.unwrap();
+    let second = other.transaction().await.unwrap();
+    let refused = once::begin(&second, "s", "k", "b").await;
+    let is_in_flight = |error: &RecipeError| error.refusal() == Some(&RecipeRefusal::InFlight { remaining: None });
+    assert!(refused.as_ref().is_err_and(is_in_flight), "{refused:?}");
+    // In two phases too: a connection of the store waits 5 s for a lock.
+    let refused = store.once("s", "k", "b").run(async |_| Ok(Answer::new(0, ""))).await;
+    assert!(refused.as_ref().is_err_and(is_in_flight), "{refused:?}");
+    first.finish(&tx, 201, b"first").await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(store.once("s", "k", "b").run(async |_| panic!()).await.unwrap().body, b"first");
+}
+
+/// Goal: a first try that was taken over fails with its transaction: nothing of its work is kept.
+#[tokio::test]
+async fn a_stale_finish_fails_the_transaction() {
+    let place = Place::postgres().await;
+    let store = place.store().await;
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    let mut client = cluster.client(database).await;
+    // Begun in a transaction that ended: as in two phases, with the caller's own connection.
+    let slow = first_of(once::begin(&client, "s", "k", "b").await.unwrap());
+    place.pass(std::time::Duration::from_secs(31)).await;
+    assert!(matches!(store.once_begin(&once::OnceRequest::new("s", "k", "b")).await.unwrap(), Begun::First(_)));
+    let tx = client.transaction().await.unwrap();
+    let refused = slow.finish(&tx, 201, b"slow").await;
+    assert!(matches!(&refused, Err(RecipeError::Refused(RecipeRefusal::Stale { .. }))), "{refused:?}");
+}
+
+/// Goal: in a file of SQLite, key, work and answer commit together or not at all; without a transaction it is refused.
+#[tokio::test]
+async fn on_sqlite_the_work_and_the_answer_commit_together() {
+    let place = Place::sqlite();
+    let store = place.store().await;
+    let mut db = place.open_file();
+    db.execute_batch("CREATE TABLE stock (left_over INTEGER); INSERT INTO stock VALUES (9)").unwrap();
+    let refused = sqlite::begin(&db, "s", "k", "b");
+    assert!(matches!(refused, Err(RecipeError::Invalid(_))), "{refused:?}");
+    for commits in [false, true, true] {
+        let tx = db.transaction().unwrap();
+        match sqlite::begin(&tx, "s", "k", "b").unwrap() {
+            Begun::First(first) => {
+                tx.execute("UPDATE stock SET left_over = left_over - 1", []).unwrap();
+                sqlite::finish(&tx, first, 201, b"sold").unwrap();
+            }
+            other => assert_eq!(other, replay("sold")),
+        }
+        if commits { tx.commit().unwrap() } else { tx.rollback().unwrap() }
+    }
+    let left: i64 = db.query_row("SELECT left_over FROM stock", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 8);
+    assert_eq!(store.once("s", "k", "b").run(async |_| panic!()).await.unwrap().body, b"sold");
+    let tx = db.transaction().unwrap();
+    assert_eq!(sqlite::begin(&tx, "s", "k", "other").unwrap(), Begun::Mismatch);
+    let refused = sqlite::finish(&tx, once::First::from_parts("s", "k", 1), 201, b"stale");
+    assert!(matches!(refused, Err(RecipeError::Refused(RecipeRefusal::Stale { .. }))), "{refused:?}");
+}
+
+/// Goal: a role without the tables is told what to do.
+#[tokio::test]
+async fn a_database_without_the_store_says_what_to_do() {
+    let place = Place::postgres().await;
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    let client = cluster.client(database).await;
+    let refused = once::begin(&client, "s", "k", "b").await.unwrap_err().to_string();
+    assert!(refused.contains("leasehold migrate --store"), "{refused}");
+    let db = rusqlite::Connection::open_in_memory().unwrap();
+    db.execute_batch("BEGIN").unwrap();
+    let refused = sqlite::begin(&db, "s", "k", "b").unwrap_err().to_string();
+    assert!(refused.contains("leasehold migrate --store"), "{refused}");
+}

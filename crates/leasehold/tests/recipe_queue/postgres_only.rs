@@ -1,0 +1,137 @@
+//! What only PostgreSQL has: the user's transactions, NOTIFY, sessions that can be looked at.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::recipe::Store;
+use leasehold::recipe::queue::{Delivery, Nack};
+use tokio_postgres::Client;
+
+use crate::support::{cluster, quick, wait_for, work_off};
+use crate::worker::connect;
+
+/// Goal: a push is an outbox: it commits or rolls back with the user's rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_belongs_to_its_transaction() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    let queue = quick(&store, "outbox").open().await.unwrap();
+    let mut client = cluster().client(&database).await;
+    for (number, kept) in [(1, false), (2, true)] {
+        let tx = client.transaction().await.unwrap();
+        assert!(queue.push(&number).within(&tx).await.unwrap().fresh);
+        if kept { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
+    }
+    assert_eq!(work_off(&queue, 2, 1).await.1, [2]);
+}
+
+/// Goal: the effects and the end of a job are one: both are there, or neither is.
+/// Method: the first delivery lapses while its handler still works; another worker finishes the job; then the first one tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_finish_leaves_no_effect() {
+    let database = cluster().database().await;
+    let url = cluster().url(&database);
+    let store = Store::open(&url).await.unwrap();
+    cluster().execute(&database, "CREATE TABLE effect (token bigint)").await;
+    let queue = quick(&store, "effects").open().await.unwrap();
+    queue.push(&1).await.unwrap();
+    let late: std::sync::Mutex<Option<Delivery<i64>>> = std::sync::Mutex::default();
+    let calls = AtomicU32::new(0);
+    let handler = async |job: Delivery<i64>| {
+        if calls.fetch_add(1, Ordering::SeqCst) == 0 {
+            *late.lock().unwrap() = Some(job);
+            return Err(Nack::after(Duration::ZERO, "kept for later"));
+        }
+        let mut client = connect(&url).await.unwrap();
+        let tx = client.transaction().await.unwrap();
+        tx.execute("INSERT INTO effect VALUES ($1)", &[&job.token()]).await.unwrap();
+        job.finish(tx).await.map_err(Nack::later)
+    };
+    let report =
+        queue.work(1, handler).until(wait_for("two tries", || calls.load(Ordering::SeqCst) == 2)).await.unwrap();
+    assert_eq!((report.acked, report.retried), (1, 1));
+    let late = late.lock().unwrap().take().unwrap();
+    let mut client = connect(&url).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    tx.execute("INSERT INTO effect VALUES ($1)", &[&late.token()]).await.unwrap();
+    let refused = late.finish(tx).await.unwrap_err();
+    assert!(refused.refusal().is_some(), "{refused:?}");
+    let effects: i64 = client.query_one("SELECT count(*) FROM effect", &[]).await.unwrap().get(0);
+    assert_eq!(effects, 1);
+}
+
+/// Sessions whose transaction is open and has done nothing for a while.
+async fn idle_transactions(client: &Client) -> i64 {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+               AND state = 'idle in transaction' AND state_change < clock_timestamp() - interval '100 ms'";
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// Goal: law 5. No transaction is open while a job is worked on, however long.
+/// Planted: a worker by hand that keeps its claim in a transaction is seen by the same look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_transaction_is_open_while_a_job_is_worked_on() {
+    let database = cluster().database().await;
+    let url = cluster().url(&database);
+    let store = Store::open(&url).await.unwrap();
+    let watcher = cluster().client(&database).await;
+    for by_key in [false, true] {
+        let queue = if by_key { quick(&store, "k").by_key() } else { quick(&store, "p") };
+        let queue = queue.open().await.unwrap();
+        let push = queue.push(&1);
+        let push = if by_key { push.key("one") } else { push };
+        push.await.unwrap();
+        let (started, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        let handler = async |_: Delivery<i64>| {
+            started.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            ended.fetch_add(1, Ordering::SeqCst);
+            Ok::<(), Nack>(())
+        };
+        let look = async {
+            wait_for("the handler", || started.load(Ordering::SeqCst) == 1).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert_eq!(idle_transactions(&watcher).await, 0);
+            assert_eq!(ended.load(Ordering::SeqCst), 0, "the look came too late");
+        };
+        let done = wait_for("the end", || ended.load(Ordering::SeqCst) == 1);
+        let (report, ()) = tokio::join!(queue.work(1, handler).until(done), look);
+        assert_eq!(report.unwrap().acked, 1);
+    }
+    let queue = quick(&store, "p").open().await.unwrap();
+    queue.push(&2).await.unwrap();
+    let mut client = connect(&url).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    tx.query("SELECT * FROM leasehold.queue_turn('p', 1)", &[]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(idle_transactions(&watcher).await, 1, "a claim in a transaction was not seen");
+}
+
+/// Goal: no NOTIFY while nobody sleeps, and one for each push while somebody does.
+/// Method: the session that pushes finds another `pg_notify` first in its search path, which counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_notified_while_nobody_sleeps() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    let queue = quick(&store, "quiet").open().await.unwrap();
+    let spy = "CREATE SCHEMA spy; CREATE TABLE spy.rings (channel text);
+        CREATE FUNCTION spy.pg_notify(channel text, payload text) RETURNS void LANGUAGE sql AS $$ INSERT INTO spy.rings VALUES (channel) $$;
+        SET search_path = spy, pg_catalog, public";
+    let client = cluster().client(&database).await;
+    client.batch_execute(spy).await.unwrap();
+    let rings = async || client.query_one("SELECT count(*) FROM spy.rings", &[]).await.unwrap().get::<_, i64>(0);
+    for _ in 0..20 {
+        client.execute("SELECT leasehold.queue_push('quiet', '1')", &[]).await.unwrap();
+    }
+    assert_eq!(rings().await, 0);
+    assert_eq!(work_off(&queue, 4, 20).await.0.acked, 20);
+    let handler = async |_: Delivery<i64>| Ok::<(), Nack>(());
+    let push = async {
+        while queue.status().await.unwrap().sleepers == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        client.execute("SELECT leasehold.queue_push('quiet', '1')", &[]).await.unwrap();
+    };
+    queue.work(1, handler).until(push).await.unwrap();
+    assert_eq!(rings().await, 1);
+}

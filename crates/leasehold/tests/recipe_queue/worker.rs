@@ -1,0 +1,260 @@
+//! Worker processes of the torture: this test binary, started again. They are killed, stopped and cut off.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::recipe::Store;
+use leasehold::recipe::queue::{Delivery, Nack};
+use tokio_postgres::{Client, NoTls};
+
+pub const VISIBLE: Duration = Duration::from_millis(500);
+
+/// A generator of numbers that gives the same for the same seed.
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn from_seed(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+/// Starts a worker of this kind: `library`, `library-keyed`, `hand`, `hand-keyed`, `sqlite`.
+pub fn start(kind: &str, url: &str, name: &str, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker::worker_process", "--ignored", "--nocapture"])
+        .env("QUEUE_WORKER", kind)
+        .env("QUEUE_WORKER_URL", url)
+        .env("QUEUE_WORKER_NAME", name)
+        .env("QUEUE_WORKER_SEED", seed.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "a process of the torture, which starts it"]
+fn worker_process() {
+    let Ok(kind) = std::env::var("QUEUE_WORKER") else { return };
+    leasehold_harness::end_with_parent().unwrap();
+    let read = |name: &str| std::env::var(name).unwrap();
+    let (url, name) = (read("QUEUE_WORKER_URL"), read("QUEUE_WORKER_NAME"));
+    let chance = Chance::from_seed(read("QUEUE_WORKER_SEED").parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        match kind.as_str() {
+            "library" => work_by_library(&url, "plain", &name).await,
+            "library-keyed" => work_by_library(&url, "keyed", &name).await,
+            "sqlite" => tokio::join!(work_by_library(&url, "plain", &name), work_by_library(&url, "keyed", &name)).0,
+            hand => work_by_hand(&url, &name, chance, hand == "hand-keyed").await,
+        }
+    });
+}
+
+/// The library's own worker, for ever. Some jobs end by Ok, some in a transaction, some in a transaction of a task that the
+/// worker cannot cut off, and some fail first.
+async fn work_by_library(url: &str, queue: &str, name: &str) {
+    loop {
+        if let Ok(store) = Store::open(url).await
+            && let Ok(queue) = store.queue(queue).open_existing().await
+        {
+            let handler = async |job: Delivery<i64>| {
+                tokio::time::sleep(Duration::from_millis(job.job_id().unsigned_abs() % 61)).await;
+                match job.body() % 4 {
+                    0 => Ok(()),
+                    1 => finish_with_effect(url, job).await,
+                    2 if job.attempt() < 2 && job.key().is_none() => {
+                        Err(Nack::after(Duration::from_millis(30), "once"))
+                    }
+                    2 => Ok(()),
+                    // Not cut off with the handler: it may come late.
+                    _ => {
+                        let url = url.to_owned();
+                        let late = tokio::spawn(async move {
+                            tokio::time::sleep(Duration::from_millis(job.job_id().unsigned_abs() % 199)).await;
+                            finish_with_effect(&url, job).await
+                        });
+                        late.await.unwrap_or_else(|error| Err(Nack::later(error)))
+                    }
+                }
+            };
+            let work = queue.work(3, handler).visible(VISIBLE).worker(name).poll(Duration::from_millis(300));
+            let _ = work.until(std::future::pending()).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Writes an effect, and ends the job in the same transaction.
+async fn finish_with_effect(url: &str, job: Delivery<i64>) -> Result<(), Nack> {
+    let (id, token) = (job.job_id(), job.token());
+    if let Some(file) = url.strip_prefix("sqlite:") {
+        let file = file.to_owned();
+        let finished = tokio::task::spawn_blocking(move || {
+            let mut db = rusqlite::Connection::open(file).map_err(Nack::later)?;
+            db.busy_timeout(Duration::from_secs(5)).map_err(Nack::later)?;
+            let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(Nack::later)?;
+            tx.execute("INSERT INTO judge_effect VALUES (?1, ?2)", [id, token]).map_err(Nack::later)?;
+            let finished = job.finish_sqlite(tx);
+            if finished.as_ref().is_err_and(|error| error.refusal().is_some()) {
+                let _ = db.execute("INSERT INTO judge_refused VALUES (?1)", [id]);
+            }
+            finished.map_err(Nack::later)
+        });
+        return finished.await.unwrap_or_else(|error| Err(Nack::later(error)));
+    }
+    let mut client = connect(url).await.map_err(Nack::later)?;
+    let tx = client.transaction().await.map_err(Nack::later)?;
+    let sql = "INSERT INTO judge.effect VALUES ($1, $2)";
+    tx.execute(sql, &[&id, &token]).await.map_err(Nack::later)?;
+    let finished = job.finish(tx).await;
+    if finished.as_ref().is_err_and(|error| error.refusal().is_some()) {
+        let _ = client.batch_execute("INSERT INTO judge.refused VALUES ('finish')").await;
+    }
+    finished.map_err(Nack::later)
+}
+
+pub async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+/// A worker in any language: it calls the functions, does not extend, and is often late.
+async fn work_by_hand(url: &str, name: &str, mut chance: Chance, keyed: bool) {
+    loop {
+        if let Ok(mut client) = connect(url).await {
+            loop {
+                let worked = match keyed {
+                    true => turn_keyed_by_hand(&mut client, name, &mut chance).await,
+                    false => turn_by_hand(&mut client, name, &mut chance).await,
+                };
+                if worked.is_err() && client.is_closed() {
+                    break;
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The work: every third time longer than the delivery lasts.
+async fn dawdle(chance: &mut Chance) {
+    let limit = if chance.below(3) == 0 { 3 * VISIBLE.as_millis() as u64 } else { 60 };
+    tokio::time::sleep(Duration::from_millis(chance.below(limit))).await;
+}
+
+/// Tells the judge which token this session shows from now on.
+async fn show(client: &Client, token: i64) -> Result<(), tokio_postgres::Error> {
+    client.execute("SELECT set_config('judge.shown', $1, false)", &[&token.to_string()]).await.map(drop)
+}
+
+async fn refused(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("INSERT INTO judge.refused VALUES ('by hand')").await
+}
+
+async fn turn_by_hand(client: &mut Client, name: &str, chance: &mut Chance) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("SET judge.shown = ''; SELECT leasehold.queue_sweep('plain', '200 ms')").await?;
+    let take = "SELECT job_id, token FROM leasehold.queue_turn('plain', 3, '{}', 0, '500 ms', $1)";
+    let rows = client.query(take, &[&name]).await?;
+    let Some(token) = rows.first().map(|row| row.get::<_, i64>(1)) else {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        return Ok(());
+    };
+    let jobs: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    dawdle(chance).await;
+    show(client, token).await?;
+    match chance.below(4) {
+        0 => {
+            let ack = "SELECT 1 FROM leasehold.queue_turn('plain', 0, $1, $2) WHERE token = 0";
+            for _ in client.query(ack, &[&jobs, &token]).await? {
+                refused(client).await?;
+            }
+        }
+        1 => {
+            for job in jobs {
+                let tx = client.transaction().await?;
+                tx.execute("INSERT INTO judge.effect VALUES ($1, $2)", &[&job, &token]).await?;
+                match tx.execute("SELECT leasehold.queue_finish($1, $2)", &[&job, &token]).await {
+                    Ok(_) => tx.commit().await?,
+                    Err(error) => {
+                        let stale = error.code().is_some_and(|code| code.code() == "LH409");
+                        tx.rollback().await?;
+                        if stale {
+                            refused(client).await?;
+                        }
+                    }
+                }
+            }
+        }
+        2 => {
+            let nack = "SELECT leasehold.queue_nack($1, $2, 'by hand', '20 ms')";
+            for job in jobs {
+                let word: String = client.query_one(nack, &[&job, &token]).await?.get(0);
+                if word == "stale" {
+                    refused(client).await?;
+                }
+            }
+        }
+        _ => {
+            client.query("SELECT leasehold.queue_extend($1, $2, '500 ms')", &[&jobs, &token]).await?;
+            dawdle(chance).await;
+            for _ in client.query("SELECT leasehold.queue_ack($1, $2)", &[&jobs, &token]).await? {
+                refused(client).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn turn_keyed_by_hand(client: &mut Client, name: &str, chance: &mut Chance) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("SET judge.shown = ''").await?;
+    let take =
+        "SELECT key, token, job_id FROM leasehold.lane_claim('keyed', 1, 2, '500 ms', $1) WHERE token > 0 ORDER BY 3";
+    let rows = client.query(take, &[&name]).await?;
+    let Some((key, token)) = rows.first().map(|row| (row.get::<_, String>(0), row.get::<_, i64>(1))) else {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        return Ok(());
+    };
+    let jobs: Vec<i64> = rows.iter().map(|row| row.get(2)).collect();
+    dawdle(chance).await;
+    show(client, token).await?;
+    let ack = "SELECT leasehold.lane_ack('keyed', $1, $2, $3, $4)";
+    let acked = match chance.below(4) {
+        0 => client.execute(ack, &[&key, &token, &jobs, &true]).await.map(drop),
+        1 => {
+            let tx = client.transaction().await?;
+            for job in &jobs {
+                tx.execute("INSERT INTO judge.effect VALUES ($1, $2)", &[job, &token]).await?;
+            }
+            match tx.execute(ack, &[&key, &token, &jobs, &true]).await {
+                Ok(_) => tx.commit().await,
+                Err(error) => tx.rollback().await.and(Err(error)),
+            }
+        }
+        2 => {
+            let nack = "SELECT leasehold.lane_nack('keyed', $1, $2, $3, 'by hand', '20 ms')";
+            let word: String = client.query_one(nack, &[&key, &token, &jobs[0]]).await?.get(0);
+            if word == "stale" { refused(client).await } else { Ok(()) }
+        }
+        _ => match client.execute(ack, &[&key, &token, &vec![jobs[0]], &false]).await {
+            Ok(_) => {
+                dawdle(chance).await;
+                client.execute(ack, &[&key, &token, &jobs[1..].to_vec(), &true]).await.map(drop)
+            }
+            Err(error) => Err(error),
+        },
+    };
+    if acked.as_ref().is_err_and(|error| error.code().is_some_and(|code| code.code() == "LH409")) {
+        return refused(client).await;
+    }
+    acked
+}
