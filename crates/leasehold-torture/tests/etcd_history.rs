@@ -19,13 +19,15 @@ use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::History;
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
 use support::fleet_run::{assert_lawful, assert_lawful_under, assert_revokes_are_seen, count_yes, run_clients};
-use support::recorder::{Recorder, from_environment, sleep_millis};
+use support::recorder::{Recorder, from_environment, sleep_millis, wait_until};
 use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
 /// What a stopped process may keep others waiting for, beside its ttl: its session ends after six seconds.
 const STOPPED_SLACK: Duration = Duration::from_secs(15);
 /// How long members are cut off, in turn: an election, and longer than a session lives.
 const CUT_MILLIS: [u64; 3] = [2_500, 8_000, 9_000];
+/// What the others are told yes to at least during a cut, on a slow machine too: an election takes some of its time.
+const MIN_ELSEWHERE: usize = 5;
 /// One bucket of etcd has a thousand keys at most: these are several.
 const MASS: u64 = 3_000;
 /// Those who take them.
@@ -108,14 +110,12 @@ async fn members_that_are_cut_off_break_no_law() {
         cluster.cut_off(cut);
         let from = clock.now().as_nanos();
         sleep_millis(CUT_MILLIS[number % CUT_MILLIS.len()]).await;
-        assert!(cluster.misses_leader(cut), "member {cut} is cut off");
-        assert_eq!(cluster.leader() == leader, cut != leader, "the majority has a leader");
+        wait_until("the member that is cut off misses its leader", || cluster.misses_leader(cut)).await;
+        assert_ne!(cluster.leader(), cut, "the majority has a leader");
         let to = clock.now().as_nanos();
         cluster.reconnect(cut);
         cuts.lock().expect("nobody panics with it").push((cut as u64, (from, to)));
-        while cluster.misses_leader(cut) {
-            sleep_millis(20).await;
-        }
+        wait_until("it is back", || !cluster.misses_leader(cut)).await;
         sleep_millis(1_000).await;
     })
     .await;
@@ -127,7 +127,7 @@ async fn members_that_are_cut_off_break_no_law() {
         elsewhere += (0..3).filter(|other| other != cut).map(|other| count_yes(&history, other, *span)).sum::<usize>();
     }
     println!("{} cuts, {elsewhere} times yes through the others meanwhile", cuts.len());
-    assert!(elsewhere >= 20 * cuts.len(), "the others go on: {elsewhere}");
+    assert!(elsewhere >= MIN_ELSEWHERE * cuts.len(), "the others go on: {elsewhere} in {} cuts", cuts.len());
 }
 
 /// Goal: every law holds over a cluster that was killed as a whole: leases that were held are held after it.

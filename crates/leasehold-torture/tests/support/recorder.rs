@@ -25,6 +25,17 @@ pub async fn sleep_millis(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
+/// Waits for what comes in its own time.
+pub async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..1200 {
+        if is_so() {
+            return;
+        }
+        sleep_millis(50).await;
+    }
+    panic!("after 60 s it is not so that {what}");
+}
+
 pub fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
@@ -70,8 +81,12 @@ impl Recorder {
     }
 
     pub fn count_grants(&self) -> usize {
-        let ops = self.ops.lock().expect("nobody panics with it");
-        ops.iter().filter(|op| matches!(op.outcome, OpOutcome::Granted { .. })).count()
+        self.with_ops(|ops| ops.iter().filter(|op| matches!(op.outcome, OpOutcome::Granted { .. })).count())
+    }
+
+    /// Reads what happened so far.
+    pub fn with_ops<T>(&self, read: impl FnOnce(&[Op]) -> T) -> T {
+        read(&self.ops.lock().expect("nobody panics with it"))
     }
 
     pub fn take_ops(&self) -> Vec<Op> {

@@ -4,10 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use leasehold::recipe::optimistic::{Optimistic, Update, is_sql_conflict};
 use leasehold_harness::postgres::Cluster;
+use tokio::sync::Barrier;
 
 const WRITERS: usize = 8;
 
-/// Writers that each add one so often, over this many rows, and how much came of it.
+/// Writers that each add one so often, over this many rows, and how much came of it. On one row every write begins
+/// together: all have read before anybody writes, so that at most one of the first tries succeeds.
 async fn add_on_postgres(rows: i32, each: i32) -> (Optimistic, i64) {
     let cluster = Arc::new(Cluster::start(&[]));
     let database = cluster.database().await;
@@ -19,17 +21,22 @@ async fn add_on_postgres(rows: i32, each: i32) -> (Optimistic, i64) {
     cluster.execute(&database, &table).await;
     let writers = Optimistic::up_to(200);
     let here = tokio::task::LocalSet::new();
+    let all_have_read = Arc::new(Barrier::new(WRITERS));
     for number in 0..WRITERS as i32 {
         let (cluster, database, writers) = (cluster.clone(), database.clone(), writers.clone());
+        let all_have_read = all_have_read.clone();
         here.spawn_local(async move {
             let client = cluster.client(&database).await;
             for round in 0..each {
                 // Every writer walks over the rows by another step.
                 let item = (number * 37 + round * (2 * number + 1)) % rows;
-                let add = async |_try| {
+                let add = async |attempt: u32| {
                     let read = "SELECT taken, version FROM stock WHERE item = $1";
                     let row = client.query_one(read, &[&item]).await?;
                     let (taken, version): (i64, i64) = (row.get(0), row.get(1));
+                    if rows == 1 && attempt == 1 {
+                        all_have_read.wait().await;
+                    }
                     let write = "UPDATE stock SET taken = $2, version = version + 1 WHERE item = $1 AND version = $3";
                     let changed = client.execute(write, &[&item, &(taken + 1), &version]).await?;
                     Ok::<_, tokio_postgres::Error>(Update::by_rows(changed, ()))
