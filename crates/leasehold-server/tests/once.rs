@@ -152,6 +152,32 @@ fn an_interrupted_call_is_abandoned() {
     assert_eq!(site.ask(&call).with_code(0).out, "done\n");
 }
 
+/// Goal: a command that catches TERM and ends with a code of its own was interrupted all the same: nothing is stored.
+#[test]
+fn an_interrupted_command_that_ends_by_itself_is_not_stored() {
+    let site = Site::new();
+    let script = "echo run >> runs; test -e go || { trap 'exit 143' TERM; while :; do sleep 0.05; done; }; echo done";
+    let call = ["once", "k", "--", "sh", "-c", script];
+    let first = site.start(&mut site.command(&call));
+    wait_until("it runs", || runs(&site) == 1);
+    pause(Duration::from_millis(300));
+    signal(first.id(), Signal::TERM);
+    end_of(first).with_code(143);
+    std::fs::write(site.path("go"), "").expect("a file");
+    assert_eq!(site.ask(&call).with_code(0).out, "done\n");
+}
+
+/// Goal: what the command left behind outside of its group cannot hold up the answer, though it holds stdout open.
+#[test]
+fn what_left_the_group_does_not_hold_up_the_answer() {
+    let site = Site::new();
+    let script =
+        "setsid sh -c 'echo $$ > pid; exec sleep 600' 2>/dev/null & while ! test -s pid; do sleep 0.05; done; echo ok";
+    let answer = site.ask(&["once", "k", "--", "sh", "-c", script]).with_code(0);
+    assert_eq!(answer.out, "ok\n");
+    signal(u32::try_from(site.number_in("pid")).expect("a pid"), Signal::KILL);
+}
+
 /// Goal: the store is named by --store or LEASEHOLD_STORE, on PostgreSQL too; what has no store says what to give.
 #[test]
 fn the_store_is_named_or_belongs_to_the_engine() {

@@ -64,6 +64,24 @@ fn the_command_finds_its_lease_in_the_environment() {
     assert!(!site.is_held("job"), "it was released");
 }
 
+/// Goal: the command does not get the API key of this process, unless that is asked for.
+#[test]
+fn the_key_is_passed_on_only_if_asked_for() {
+    let site = Site::new();
+    let script = "echo key=$LEASEHOLD_API_KEY";
+    for (words, shown) in [
+        (vec!["run", "job"], "key=\n"),
+        (vec!["run", "job", "--pass-key"], "key=lh_secret\n"),
+        (vec!["elect", "job"], "key=\n"),
+        (vec!["elect", "job", "--pass-key"], "key=lh_secret\n"),
+        (vec!["once", "job"], "key=\n"),
+    ] {
+        let mut command = site.command(&[words.as_slice(), &["--", "sh", "-c", script]].concat());
+        let answer = end_of(site.start(command.env("LEASEHOLD_API_KEY", "lh_secret"))).with_code(0);
+        assert_eq!(answer.out, shown, "{words:?}");
+    }
+}
+
 #[test]
 fn the_command_can_renew_its_own_lease() {
     let site = Site::new();

@@ -45,6 +45,9 @@ pub struct ElectArgs {
     /// Campaign again after a lost term, instead of ending with code 6.
     #[arg(long)]
     again: bool,
+    /// Give the command LEASEHOLD_API_KEY too; otherwise it is removed from its environment.
+    #[arg(long)]
+    pass_key: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -74,7 +77,7 @@ impl ElectArgs {
     ) -> anyhow::Result<CommandEnd> {
         let election = self.election(client);
         let resource = election.resource().to_owned();
-        let leased = LeasedCommand { resource: &resource, command: &self.command, plan };
+        let leased = LeasedCommand { resource: &resource, command: &self.command, plan, pass_key: self.pass_key };
         loop {
             let lease = tokio::select! {
                 biased;

@@ -8,7 +8,8 @@
 //! # Laws
 //!
 //! 1. Nothing is printed that is not stored, except for a command that was abandoned.
-//! 2. A command that ended by a signal or with code 75 is not stored: the next call runs it.
+//! 2. A command that ended by a signal or with code 75 is not stored: the next call runs it. Nor is one that failed after a
+//!    signal was passed on to it: it was interrupted.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -24,8 +25,9 @@ use leasehold::recipe::{RecipeError, Store};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
 
-use super::run::child::spawn_guarded;
+use super::run::child::{API_KEY_VARIABLE, spawn_guarded};
 use super::run::group::Group;
 use super::run::guard::Guard;
 use super::run::leased_command::{not_started, passed_on};
@@ -39,6 +41,8 @@ use leasehold_support::signals::{self, Signals};
 const MAX_BYTES: usize = 1024 * 1024;
 /// The code by which a command says that it may work later: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY_FAILURE: i32 = 75;
+/// How long the output of a command that has ended is read on.
+const MAX_READ_AFTER_END: Duration = Duration::from_secs(1);
 /// How often to check whether the rest of the group is gone.
 const GROUP_CHECK_EVERY: Duration = Duration::from_millis(5);
 
@@ -49,8 +53,8 @@ Example:
 
 The first call runs the command, and stores its stdout and its exit code. Every later call with the same key
 prints the same, with the same code, and runs nothing. The same key with other arguments is refused (2).
-A command that ends by a signal or with code 75 is not stored: the next call runs it. While it runs, another
-call is told so (3), or waits for the answer with --wait. If this process dies, another call takes over after
+A command that ends by a signal or with code 75, or fails after this process was sent INT or TERM, is not
+stored: the next call runs it. While it runs, another call is told so (3), or waits for the answer with --wait. If this process dies, another call takes over after
 the --ttl, and what the first one still does is not stored (7). The command may then have run twice: it finds
 LEASEHOLD_ONCE_TOKEN, which rises with every try, in its environment; pass it or the key on to whatever can
 compare it. Without --stdin the command's stdin is empty. Output of more than 1 MiB is not stored (1).";
@@ -89,7 +93,7 @@ pub struct OnceArgs {
 /// Why the work gave no answer that is stored.
 #[derive(Debug, thiserror::Error)]
 enum NotStored {
-    /// The command ended by a signal, or with code 75. Its output is printed all the same.
+    /// The command ended by a signal, with code 75, or was interrupted. Its output is printed all the same.
     #[error("the command was abandoned")]
     Abandoned(ExitStatus, Vec<u8>),
     /// It printed too much.
@@ -115,15 +119,18 @@ impl OnceArgs {
         let body = self.compared_body(input.as_deref());
         let once = store.once(&self.scope, &self.key, body).ttl(self.ttl).keep(self.keep).wait(self.wait);
         // The group of the command, once there is one.
-        let group = Cell::new(None);
-        let work = once.run(async |first| Ok(self.run_command(first, input, &group).await?));
+        let (group, interrupted) = (Cell::new(None), Cell::new(false));
+        let work = once.run(async |first| Ok(self.run_command(first, input, &group, &interrupted).await?));
         let mut work = std::pin::pin!(work);
         let done = loop {
             tokio::select! {
                 biased;
                 done = &mut work => break done,
                 signal = signals.next() => match group.get() {
-                    Some(group) => Group::send_signal(group, signal),
+                    Some(group) => {
+                        interrupted.set(true);
+                        Group::send_signal(group, signal);
+                    }
                     None => return Err(signals::interrupted(signal, "nothing was run")),
                 },
             }
@@ -147,6 +154,7 @@ impl OnceArgs {
         first: &First,
         input: Option<Vec<u8>>,
         group: &Cell<Option<Group>>,
+        interrupted: &Cell<bool>,
     ) -> Result<Answer, NotStored> {
         let started = self.start_command(first, input.is_some());
         let (mut child, mut running) = started.map_err(NotStored::NotRun)?;
@@ -155,7 +163,9 @@ impl OnceArgs {
         running.end_group().await;
         let (status, output) = ended?;
         match status.code() {
-            Some(code) if code != TEMPORARY_FAILURE => Ok(Answer::new(code, output)),
+            Some(code) if code != TEMPORARY_FAILURE && (code == 0 || !interrupted.get()) => {
+                Ok(Answer::new(code, output))
+            }
             _ => Err(NotStored::Abandoned(status, output)),
         }
     }
@@ -164,7 +174,8 @@ impl OnceArgs {
         let guard = Guard::start()?;
         let (program, arguments) = self.command.split_first().context("there is a command")?;
         let mut command = Command::new(program);
-        command.args(arguments).stdout(Stdio::piped()).env("LEASEHOLD_ONCE_TOKEN", first.token().to_string());
+        command.args(arguments).stdout(Stdio::piped()).env_remove(API_KEY_VARIABLE);
+        command.env("LEASEHOLD_ONCE_TOKEN", first.token().to_string());
         command.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
         let to_guard = guard.for_child().context("share the pipe of the guard")?;
         let child = match spawn_guarded(command, None, to_guard) {
@@ -216,17 +227,28 @@ async fn watch_child(
 ) -> Result<(ExitStatus, Vec<u8>), NotStored> {
     let not_run = |error: std::io::Error| NotStored::NotRun(anyhow::Error::new(error).context("watch the command"));
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let ended = CancellationToken::new();
     let feed = async {
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
             // A command need not read all of it.
-            let _ = stdin.write_all(&input).await;
+            let _ = ended.run_until_cancelled(stdin.write_all(&input)).await;
         }
     };
     let read = async {
         let mut output = Vec::new();
         if let Some(stdout) = stdout {
             let mut limited = stdout.take(MAX_BYTES as u64 + 1);
-            limited.read_to_end(&mut output).await.map_err(not_run)?;
+            let clock = system_clock();
+            let too_long = async {
+                ended.cancelled().await;
+                clock.sleep_until(clock.now().plus(MAX_READ_AFTER_END)).await;
+            };
+            // What left the group may hold stdout open for as long as it likes: what came until then is the output.
+            tokio::select! {
+                biased;
+                all = limited.read_to_end(&mut output) => drop(all.map_err(not_run)?),
+                () = too_long => {}
+            }
         }
         if output.len() > MAX_BYTES {
             group.send_signal(Signal::KILL);
@@ -235,10 +257,11 @@ async fn watch_child(
         Ok(output)
     };
     let wait = async {
-        let ended = child.wait().await;
+        let status = child.wait().await;
         // What it left behind may hold its stdout open.
         group.send_signal(Signal::KILL);
-        ended.map_err(not_run)
+        ended.cancel();
+        status.map_err(not_run)
     };
     let ((), output, status) = tokio::join!(feed, read, wait);
     Ok((status?, output?))

@@ -12,8 +12,8 @@ use leasehold_torture::history::History;
 use leasehold_torture::invariant::{believed, exclusion, token_order, token_unique};
 
 use super::facts;
-use super::{MAX_RUN, MIN_GRANTS, open_engine};
 use super::support::recorder::{Recorder, from_environment, sleep_millis};
+use super::{MAX_RUN, MIN_GRANTS, open_engine};
 
 /// A fault that shows by chance has so many sprints.
 const MAX_SPRINTS: usize = 10;

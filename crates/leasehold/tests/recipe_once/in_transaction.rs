@@ -1,5 +1,7 @@
 //! `once` in a transaction of the caller: key, work and answer commit together.
 
+use std::sync::{Arc, Mutex};
+
 use leasehold::recipe::once::{self, Answer, Begun, sqlite};
 use leasehold::recipe::{RecipeError, RecipeRefusal};
 
@@ -45,6 +47,36 @@ async fn on_postgres_a_second_request_waits_for_the_first() {
             tx.rollback().await.unwrap();
             first_of(second.await.unwrap());
         }
+    }
+}
+
+/// Goal: tokens of a key rise with every try, even when many wait for one that is rolled back.
+/// Method: eight requests wait for a first; it rolls back, and so does each that follows it.
+#[tokio::test]
+async fn on_postgres_tokens_rise_over_roll_backs() {
+    let place = Place::postgres().await;
+    place.store().await;
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    for round in 0..6 {
+        let key = format!("key-{round}");
+        let mut one = cluster.client(database).await;
+        let tx = one.transaction().await.unwrap();
+        let tokens = Arc::new(Mutex::new(vec![first_of(once::begin(&tx, "s", &key, "b").await.unwrap()).token()]));
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let (mut client, key, tokens) = (cluster.client(database).await, key.clone(), tokens.clone());
+            waiting.spawn(async move {
+                let tx = client.transaction().await.unwrap();
+                let first = first_of(once::begin(&tx, "s", &key, "b").await.unwrap());
+                tokens.lock().unwrap().push(first.token());
+                tx.rollback().await.unwrap();
+            });
+        }
+        tokio::time::sleep(millis(100)).await;
+        tx.rollback().await.unwrap();
+        waiting.join_all().await;
+        let tokens = tokens.lock().unwrap().clone();
+        assert!(tokens.len() == 9 && tokens.is_sorted(), "{tokens:?}");
     }
 }
 

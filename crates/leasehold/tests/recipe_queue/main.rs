@@ -5,6 +5,7 @@ mod judge;
 mod planted;
 mod postgres_only;
 mod suite;
+mod suite_edges;
 mod suite_keys;
 mod support;
 mod torture;

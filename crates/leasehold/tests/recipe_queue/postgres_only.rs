@@ -135,3 +135,99 @@ async fn nobody_is_notified_while_nobody_sleeps() {
     queue.work(1, handler).until(push).await.unwrap();
     assert_eq!(rings().await, 1);
 }
+
+/// Goal: a push that finds its twin waiting is not lost, however long its transaction takes: the job runs after it.
+/// Method: the twin waits; a transaction changes its rows and pushes; a worker works meanwhile; the transaction commits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_that_finds_its_twin_waiting_is_seen_by_it() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    cluster().execute(&database, "CREATE TABLE state (version int); INSERT INTO state VALUES (1)").await;
+    let queue = quick(&store, "outbox").open().await.unwrap();
+    queue.push(&1).dedupe("d").await.unwrap();
+    let mut client = cluster().client(&database).await;
+    let tx = client.transaction().await.unwrap();
+    tx.execute("UPDATE state SET version = 2", &[]).await.unwrap();
+    assert!(!queue.push(&1).dedupe("d").within(&tx).await.unwrap().fresh);
+    let reader = cluster().client(&database).await;
+    let (newest, runs) = (std::sync::atomic::AtomicI32::new(0), AtomicU32::new(0));
+    let handler = async |_: Delivery<i64>| {
+        let version: i32 = reader.query_one("SELECT version FROM state", &[]).await.unwrap().get(0);
+        newest.store(version, Ordering::SeqCst);
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok::<(), Nack>(())
+    };
+    let commit = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        tx.commit().await.unwrap();
+        wait_for("a run", || runs.load(Ordering::SeqCst) > 0).await;
+    };
+    queue.work(1, handler).poll(Duration::from_millis(200)).until(commit).await.unwrap();
+    assert_eq!(newest.load(Ordering::SeqCst), 2, "a worker saw what the push was for");
+}
+
+/// Goal: a transaction that is open on one job holds up the end of that job, and no other.
+/// Method: while job 0 runs, a transaction asks for it again and stays open; the worker still works off 19 others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_is_open_on_a_job_holds_up_no_other() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    let queue = quick(&store, "plain").open().await.unwrap();
+    queue.push(&0).dedupe("d").await.unwrap();
+    let client = cluster().client(&database).await;
+    client.batch_execute("BEGIN").await.unwrap();
+    let (runs, others) = (AtomicU32::new(0), AtomicU32::new(0));
+    let handler = async |job: Delivery<i64>| {
+        if *job.body() > 0 {
+            others.fetch_add(1, Ordering::SeqCst);
+        } else if runs.fetch_add(1, Ordering::SeqCst) == 0 {
+            client.batch_execute("SELECT leasehold.queue_push('plain', '0', dedupe => 'd')").await.unwrap();
+            for number in 1..20 {
+                queue.push(&number).await.unwrap();
+            }
+        }
+        Ok::<(), Nack>(())
+    };
+    let all = async {
+        wait_for("the others", || others.load(Ordering::SeqCst) == 19).await;
+        client.batch_execute("COMMIT").await.unwrap();
+        wait_for("the run that was asked for", || runs.load(Ordering::SeqCst) == 2).await;
+    };
+    let report = queue.work(2, handler).until(all).await.unwrap();
+    assert_eq!((report.acked, report.stale, report.lost), (21, 0, 0));
+}
+
+/// Goal: a transaction that is open on one key holds up that key alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_is_open_on_a_key_holds_up_no_other() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    let queue = quick(&store, "keyed").by_key().open().await.unwrap();
+    for key in ["a", "b"] {
+        queue.push(&1).key(key).await.unwrap();
+    }
+    let (holder, other) = (cluster().client(&database).await, cluster().client(&database).await);
+    let claim = "SELECT key, token FROM leasehold.lane_claim('keyed', 1, 1, '100 ms')";
+    let claimed = holder.query_one(claim, &[]).await.unwrap();
+    assert_eq!(claimed.get::<_, String>(0), "a");
+    let hold = format!("BEGIN; SELECT leasehold.lane_ack('keyed', 'a', {}, '{{}}', false)", claimed.get::<_, i64>(1));
+    holder.batch_execute(&hold).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    other.batch_execute("SET lock_timeout = '2s'").await.unwrap();
+    let claim = "SELECT key FROM leasehold.lane_claim('keyed', 2, 1)";
+    let keys: Vec<String> = other.query(claim, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(keys, ["b"]);
+}
+
+/// Goal: keys are walked round in the order of their bytes, whatever language the database sorts by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_go_round_in_a_database_with_a_language() {
+    let create = "CREATE DATABASE in_english TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en'";
+    cluster().execute("postgres", create).await;
+    let store = Store::open(&cluster().url("in_english")).await.unwrap();
+    let queue = quick(&store, "keyed").by_key().open().await.unwrap();
+    queue.push(&1).key("Zed").await.unwrap();
+    let client = cluster().client("in_english").await;
+    let claim = "SELECT key FROM leasehold.lane_claim('keyed', 1, 1, after => 'customer-1')";
+    assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, String>(0), "Zed");
+}

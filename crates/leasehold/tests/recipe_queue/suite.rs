@@ -1,13 +1,17 @@
 //! What a plain queue does, on both stores.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::recipe::queue::{Delivery, Nack};
 use leasehold::recipe::{RecipeError, RecipeRefusal, Store};
 
-use crate::suite_keys;
 use crate::support::{Seen, cluster, quick, wait_for, work_off};
+use crate::{suite_edges, suite_keys};
+
+/// The database of the suite on PostgreSQL.
+pub static DATABASE: OnceLock<String> = OnceLock::new();
 
 async fn run_suite(store: &Store) {
     jobs_are_delivered_once_and_gone(store).await;
@@ -23,12 +27,14 @@ async fn run_suite(store: &Store) {
     a_paused_queue_hands_out_nothing(store).await;
     what_cannot_be_is_refused(store).await;
     suite_keys::run_suite(store).await;
+    suite_edges::run_suite(store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_suite_on_postgres() {
     let database = cluster().database().await;
     let store = Store::open(&cluster().url(&database)).await.unwrap();
+    DATABASE.set(database).unwrap();
     run_suite(&store).await;
 }
 

@@ -52,7 +52,7 @@ async fn keys_are_served_in_order_by_one(store: &Store) {
 
 /// The jobs of one key whose first fails once.
 async fn order_after_a_failure(store: &Store, name: &str, in_order: bool) -> Vec<i64> {
-    let queue = quick(store, name).backoff(Duration::from_millis(300), Duration::from_millis(300));
+    let queue = quick(store, name).backoff(Duration::from_millis(300)).backoff_cap(Duration::from_millis(300));
     let queue = queue.by_key().in_order(in_order).open().await.unwrap();
     for number in 0..4 {
         queue.push(&number).key("one").await.unwrap();

@@ -18,7 +18,11 @@ pub fn cluster() -> &'static Cluster {
 
 /// A queue whose jobs are tried again at once.
 pub fn quick(store: &Store, name: &str) -> QueueBuilder {
-    store.queue(name).backoff(Duration::from_millis(1), Duration::from_millis(2)).visible(Duration::from_secs(20))
+    store
+        .queue(name)
+        .backoff(Duration::from_millis(1))
+        .backoff_cap(Duration::from_millis(2))
+        .visible(Duration::from_secs(20))
 }
 
 /// Completes when the condition holds.

@@ -41,6 +41,21 @@ async fn writers_of_one_row_take_turns() {
     assert_eq!(left(&client).await, 0);
 }
 
+/// Goal: where a statement failed and the work ignored it, nothing is written, and the answer says so.
+/// PostgreSQL itself answers the COMMIT of such a transaction with success, and rolls it back.
+#[tokio::test]
+async fn an_ignored_failure_is_no_success() {
+    let (_cluster, _database, mut client) = prepared().await;
+    let ignoring = async |tx: &Transaction<'_>| {
+        take_one(tx).await?;
+        let _ = tx.execute("INSERT INTO stock VALUES (7, 1)", &[]).await;
+        Ok::<(), SqlError>(())
+    };
+    let done = row::locked(&mut client, Duration::from_secs(20), ignoring).await;
+    assert!(matches!(done, Err(RowError::Unavailable { .. })), "{done:?}");
+    assert_eq!(left(&client).await, 40);
+}
+
 /// Goal: a row that another has is *held*, in time; nothing was written, and the client is good for the next.
 #[tokio::test]
 async fn a_locked_row_is_held() {

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::run::child::spawn_guarded;
+use crate::cli::run::child::{API_KEY_VARIABLE, spawn_guarded};
 use crate::cli::run::group::Group;
 use crate::cli::run::guard::Guard;
 use crate::cli::run::leased_command::not_started;
@@ -62,7 +62,7 @@ impl JobCommand {
         let guard = Guard::start().map_err(|error| cannot(&error))?;
         let (program, arguments) = self.command.split_first().ok_or_else(|| Nack::later("there is no command"))?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).env_remove("LEASEHOLD_API_KEY").env_remove("LEASEHOLD_JOB_KEY");
+        command.args(arguments).stdin(Stdio::piped()).env_remove(API_KEY_VARIABLE).env_remove("LEASEHOLD_JOB_KEY");
         command.env("LEASEHOLD_JOB_ID", job.job_id().to_string()).env("LEASEHOLD_JOB_TOKEN", job.token().to_string());
         command.env("LEASEHOLD_JOB_ATTEMPT", job.attempt().to_string());
         command.envs(job.key().map(|key| ("LEASEHOLD_JOB_KEY", key)));
@@ -80,7 +80,7 @@ impl JobCommand {
         let status = watched.map_err(|error| Nack::later(format!("watch the command: {error}")))?;
         running.end_group().await;
         if self.abort.is_cancelled() && !status.success() {
-            return Err(Nack::after(Duration::ZERO, "the worker was stopped"));
+            return Err(Nack::untried("the worker was stopped"));
         }
         match status.code() {
             Some(0) => Ok(()),

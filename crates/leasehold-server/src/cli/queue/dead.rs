@@ -131,17 +131,24 @@ impl QueueRetryArgs {
         let queue = open_existing(&self.place, engine_url, &self.queue).await?;
         if !self.all {
             let revived = queue.retry(&self.jobs).await?;
-            return report_count(revived, self.jobs.len());
+            return report_count(revived, self.jobs.len(), ", or their dedupe ids are in use");
         }
-        let mut revived = 0;
+        let (mut revived, mut newest) = (0, None);
         loop {
             let letters = queue.dead(ALL_AT_ONCE).await?;
             let jobs: Vec<i64> = letters.iter().map(|letter| letter.job_id).collect();
-            if jobs.is_empty() {
+            // What dies again meanwhile has a higher number, and is left alone. What cannot wait again now stays.
+            let newest = *newest.get_or_insert(jobs.iter().copied().max().unwrap_or(0));
+            let jobs: Vec<i64> = jobs.into_iter().filter(|job| *job <= newest).collect();
+            let now = if jobs.is_empty() { 0 } else { queue.retry(&jobs).await? };
+            revived += now;
+            if now == 0 {
                 output::line(revived.to_string())?;
-                return Ok(exit::DONE);
+                return match jobs.len() {
+                    0 => Ok(exit::DONE),
+                    kept => Err(Failure::coded(exit::HELD, format!("{kept} stay dead: their dedupe ids are in use"))),
+                };
             }
-            revived += queue.retry(&jobs).await?;
         }
     }
 }
@@ -150,15 +157,15 @@ impl QueueDropArgs {
     pub async fn execute(self, engine_url: &str) -> anyhow::Result<u8> {
         let queue = open_existing(&self.place, engine_url, &self.queue).await?;
         let dropped = queue.drop_dead(&self.jobs).await?;
-        report_count(dropped, self.jobs.len())
+        report_count(dropped, self.jobs.len(), "")
     }
 }
 
-/// Prints how many, and fails if that is fewer than were named.
-fn report_count(count: u64, named: usize) -> anyhow::Result<u8> {
+/// Prints how many, and fails if that is fewer than were named. `or`: what else may be the reason.
+fn report_count(count: u64, named: usize, or: &str) -> anyhow::Result<u8> {
     output::line(count.to_string())?;
     match u64::try_from(named).unwrap_or(u64::MAX).saturating_sub(count) {
         0 => Ok(exit::DONE),
-        missing => Err(Failure::coded(exit::STALE, format!("{missing} of them are no dead letters of this queue"))),
+        missing => Err(Failure::coded(exit::STALE, format!("{missing} of them are no dead letters of this queue{or}"))),
     }
 }

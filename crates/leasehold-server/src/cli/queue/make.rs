@@ -28,8 +28,11 @@ pub struct QueueMakeArgs {
     #[arg(long)]
     by_key: bool,
     /// By key: a job that is to be tried again does not hold up the others of its key
-    #[arg(long, requires = "by_key")]
+    #[arg(long, requires = "by_key", conflicts_with = "in_order")]
     any_order: bool,
+    /// By key: a job that is to be tried again holds up the others of its key, as in a new queue
+    #[arg(long, requires = "by_key")]
+    in_order: bool,
     /// How often a job is tried before it is a dead letter: up to 1000
     #[arg(long, value_name = "N")]
     max_attempts: Option<u16>,
@@ -40,8 +43,8 @@ pub struct QueueMakeArgs {
     #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
     backoff: Option<Duration>,
     /// The longest span between two tries
-    #[arg(long, value_name = "D", default_value = "1h", value_parser = duration::parse, allow_hyphen_values = true, requires = "backoff")]
-    backoff_cap: Duration,
+    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
+    backoff_cap: Option<Duration>,
     /// Levels of priority, at most 4, in the order in which they are served
     #[arg(long, value_name = "N,…", value_delimiter = ',', allow_hyphen_values = true)]
     levels: Vec<i16>,
@@ -63,7 +66,10 @@ impl QueueMakeArgs {
         let store = self.place.open(engine_url).await?;
         let mut queue = store.queue(&self.queue);
         if self.by_key {
-            queue = queue.by_key().in_order(!self.any_order);
+            queue = queue.by_key();
+        }
+        if self.any_order || self.in_order {
+            queue = queue.in_order(self.in_order);
         }
         if let Some(attempts) = self.max_attempts {
             queue = queue.max_attempts(attempts);
@@ -72,7 +78,10 @@ impl QueueMakeArgs {
             queue = queue.visible(visible);
         }
         if let Some(base) = self.backoff {
-            queue = queue.backoff(base, self.backoff_cap);
+            queue = queue.backoff(base);
+        }
+        if let Some(cap) = self.backoff_cap {
+            queue = queue.backoff_cap(cap);
         }
         if !self.levels.is_empty() {
             queue = queue.levels(&self.levels);

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold::recipe::RecipeError;
 use leasehold::recipe::queue::{Delivery, Nack, Queue};
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::signals::{self, Signals};
@@ -88,6 +89,7 @@ impl QueueWorkArgs {
         let mut working = pin!(work.until(async { drop(stopped.await) }));
         let mut drained = pin!(self.wait_until_drained(&queue));
         let mut interrupted = None;
+        let mut paused = None;
         let report = loop {
             tokio::select! {
                 report = &mut working => break report?,
@@ -99,7 +101,8 @@ impl QueueWorkArgs {
                     }
                 },
                 drained = &mut drained, if stop.is_some() => {
-                    drained?;
+                    // The commands that run are waited for in any case.
+                    paused = drained.err();
                     stop.take().map(|stop| stop.send(()));
                 }
             }
@@ -114,9 +117,10 @@ impl QueueWorkArgs {
                 unknown: report.unknown,
             })?;
         }
-        match interrupted {
-            Some(signal) => Err(signals::interrupted(signal, "the jobs that ran are given back")),
-            None => Ok(exit::DONE),
+        match (interrupted, paused) {
+            (Some(signal), _) => Err(signals::interrupted(signal, "the jobs that ran are given back")),
+            (None, Some(failure)) => Err(failure),
+            (None, None) => Ok(exit::DONE),
         }
     }
 
@@ -127,12 +131,14 @@ impl QueueWorkArgs {
         }
         let clock = target::system_clock();
         loop {
-            let status = queue.status().await?;
-            if status.paused {
-                return Err(Failure::coded(exit::HELD, "the queue is paused: resume it first"));
-            }
-            if status.ready == 0 && status.taken == 0 {
-                return Ok(());
+            match queue.status().await {
+                Ok(status) if status.paused => {
+                    return Err(Failure::coded(exit::HELD, "the queue is paused: resume it first"));
+                }
+                Ok(status) if status.ready == 0 && status.taken == 0 => return Ok(()),
+                // The worker itself says that the store is away, and tries again.
+                Ok(_) | Err(RecipeError::Unavailable { .. } | RecipeError::Indeterminate { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
             clock.sleep_until(clock.now().plus(DRAIN_CHECK_EVERY)).await;
         }

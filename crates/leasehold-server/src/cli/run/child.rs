@@ -19,6 +19,9 @@ use tokio::process::{Child, Command};
 use super::guard::GuardMessage;
 use super::terminal::Terminal;
 
+/// The credential of this process. A command gets it only if somebody asks for that.
+pub const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
+
 /// The environment of the command; `None` removes a variable that may come from an outer `run`.
 pub type Environment = [(&'static str, Option<String>); 5];
 
@@ -35,10 +38,14 @@ pub fn start_command(
     environment: Environment,
     terminal: Option<&Terminal>,
     to_guard: OwnedFd,
+    pass_key: bool,
 ) -> io::Result<Child> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(arguments);
+    if !pass_key {
+        command.env_remove(API_KEY_VARIABLE);
+    }
     for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),

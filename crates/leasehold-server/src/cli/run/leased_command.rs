@@ -90,6 +90,8 @@ pub struct LeasedCommand<'a> {
     pub resource: &'a str,
     pub command: &'a [OsString],
     pub plan: RunPlan,
+    /// The command gets the API key of this process.
+    pub pass_key: bool,
 }
 
 impl LeasedCommand<'_> {
@@ -134,7 +136,7 @@ impl LeasedCommand<'_> {
             ("LEASEHOLD_MARK", Some(lease.lease_id().mark())),
             ("LEASEHOLD_FENCE", lease.fence_setting()),
         ];
-        let child = match child::start_command(self.command, environment, terminal.as_ref(), to_guard) {
+        let child = match child::start_command(self.command, environment, terminal.as_ref(), to_guard, self.pass_key) {
             Ok(child) => child,
             Err(error) => {
                 guard.dismiss();

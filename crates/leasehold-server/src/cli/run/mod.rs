@@ -66,6 +66,9 @@ pub struct RunArgs {
     /// How long the command may take between TERM and KILL.
     #[arg(long, default_value = "5s", value_parser = duration::parse, allow_hyphen_values = true)]
     grace: Duration,
+    /// Give the command LEASEHOLD_API_KEY too; otherwise it is removed from its environment.
+    #[arg(long)]
+    pass_key: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -83,7 +86,7 @@ impl RunArgs {
             taken = self.acquire(&client) => taken.map_err(anyhow::Error::from),
             signal = signals.next() => Err(signals::interrupted(signal, signals::NOTHING_HELD)),
         };
-        let leased = LeasedCommand { resource: &self.name, command: &self.command, plan };
+        let leased = LeasedCommand { resource: &self.name, command: &self.command, plan, pass_key: self.pass_key };
         let done = match taken {
             Ok(lease) => leased.run(lease, &mut signals).await.map(CommandEnd::exit_code),
             Err(error) => Err(error),

@@ -177,7 +177,8 @@ where
     Fut: Future<Output = Result<C::Value, E>> + Send + 'a,
     E: Send + 'a,
 {
-    /// The error is that of the computation: nothing else makes a get fail.
+    /// The error is that of the computation: nothing else makes a get fail. If a fresh value was to be refreshed early, a
+    /// failed computation is none: the fresh value is returned.
     type Output = Result<C::Value, E>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
@@ -186,7 +187,13 @@ where
             let Self { shared, plan, compute } = self;
             let (outcome, value) = match shared.find_way(&plan).await {
                 Way::Have(outcome, value) => (outcome, Ok(value)),
-                Way::Compute(permit) => (permit.outcome, shared.compute(&plan, permit, compute).await),
+                Way::Compute(mut permit) => {
+                    let (outcome, fresh) = (permit.outcome, permit.fresh.take());
+                    match (shared.compute(&plan, permit, compute).await, fresh) {
+                        (Err(_), Some(fresh)) => (FlightOutcome::Hit, Ok(fresh)),
+                        (computed, _) => (outcome, computed),
+                    }
+                }
             };
             count_flight(outcome);
             value
@@ -205,6 +212,8 @@ struct Permit<V: Clone + Send + Sync + 'static> {
     outcome: FlightOutcome,
     landing: Option<Landing<V>>,
     lease: Option<FlightLease>,
+    /// A fresh value that is refreshed early: it is good if the computation fails.
+    fresh: Option<V>,
 }
 
 /// What the engine says to one who wants to compute.
@@ -239,15 +248,15 @@ impl<C: Cache> FlightsShared<C> {
         let give_up = clock.now().plus(plan.patience);
         let (mut waited, mut in_line) = (false, false);
         loop {
-            // The age of a fresh value that is to be refreshed.
-            let mut early = None;
+            // A fresh value that is to be refreshed.
+            let mut early: Option<CachedValue<C::Value>> = None;
             let old = match self.look(plan).await {
                 CacheLook::Fresh(fresh) if waited => return Way::Have(FlightOutcome::Waited, fresh.value),
                 CacheLook::Fresh(fresh) if !self.is_due_early(&fresh, plan.ttl) => {
                     return Way::Have(FlightOutcome::Hit, fresh.value);
                 }
                 CacheLook::Fresh(fresh) => {
-                    early = Some(fresh.age);
+                    early = Some(fresh.clone());
                     Some((FlightOutcome::Hit, fresh))
                 }
                 CacheLook::Stale(stale) => Some((FlightOutcome::Stale, stale)),
@@ -293,19 +302,20 @@ impl<C: Cache> FlightsShared<C> {
     async fn look_again(
         &self,
         plan: &GetPlan,
-        early: Option<Duration>,
+        early: Option<CachedValue<C::Value>>,
         landing: Landing<C::Value>,
         lease: FlightLease,
     ) -> Way<C::Value> {
         if let CacheLook::Fresh(cached) = self.look(plan).await
-            && early.is_none_or(|age| cached.age < age)
+            && early.as_ref().is_none_or(|early| cached.age < early.age)
         {
             landing.land(cached.value.clone());
             lease.release().await;
             return Way::Have(FlightOutcome::Waited, cached.value);
         }
         let outcome = if early.is_some() { FlightOutcome::Refreshed } else { FlightOutcome::Computed };
-        Way::Compute(Permit { outcome, landing: Some(landing), lease: Some(lease) })
+        let fresh = early.map(|early| early.value);
+        Way::Compute(Permit { outcome, landing: Some(landing), lease: Some(lease), fresh })
     }
 
     /// Waits until the one that computes has ended, and hands its value to those behind us in this process.
@@ -388,7 +398,7 @@ impl<C: Cache> FlightsShared<C> {
 
 impl<V: Clone + Send + Sync + 'static> Permit<V> {
     fn unguarded(landing: Option<Landing<V>>) -> Self {
-        Self { outcome: FlightOutcome::Unguarded, landing, lease: None }
+        Self { outcome: FlightOutcome::Unguarded, landing, lease: None, fresh: None }
     }
 }
 

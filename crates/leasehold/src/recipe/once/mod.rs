@@ -205,13 +205,14 @@ impl Store {
         }
     }
 
-    /// Removes up to a thousand answers that expired more than an hour ago. Processes that use [`Once::run`] do so
-    /// themselves, once a minute. Call it where only the forms in a transaction are used.
+    /// Removes up to a thousand answers that expired more than an hour ago, and says how many. Processes that use
+    /// [`Once::run`] do so themselves, once a minute, until none is left. Call it where only the forms in a transaction are
+    /// used.
     ///
     /// # Errors
     ///
     /// What the store says when it cannot be asked.
-    pub async fn forget_expired(&self) -> Result<(), RecipeError> {
+    pub async fn forget_expired(&self) -> Result<usize, RecipeError> {
         match &self.database {
             #[cfg(feature = "postgres")]
             StoreDatabase::Postgres(database) => database.once_forget().await,

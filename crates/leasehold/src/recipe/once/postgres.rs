@@ -19,7 +19,7 @@ const STORED: &str =
 /// What expired an hour ago, some rows at a time. A try that still runs is left alone.
 const FORGET: &str = "DELETE FROM leasehold.once WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM leasehold.once WHERE expires_at < clock_timestamp() - interval '1 h' AND until < clock_timestamp()
-    LIMIT 1000 FOR UPDATE SKIP LOCKED))";
+    LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1";
 
 /// The code of a wait that `lock_timeout` ended.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
@@ -194,7 +194,7 @@ impl PostgresDatabase {
         Ok(!self.call("read the answer of a try", STORED, &parameters).await?.is_empty())
     }
 
-    pub(super) async fn once_forget(&self) -> Result<(), RecipeError> {
-        self.call("forget expired answers", FORGET, &[]).await.map(drop)
+    pub(super) async fn once_forget(&self) -> Result<usize, RecipeError> {
+        self.call("forget expired answers", FORGET, &[]).await.map(|rows| rows.len())
     }
 }

@@ -187,7 +187,7 @@ impl Once {
         if ours {
             let store = self.store.clone();
             // A failure costs nothing but space, and the next minute tries again.
-            tokio::spawn(async move { drop(store.forget_expired().await) });
+            tokio::spawn(async move { while store.forget_expired().await.is_ok_and(|removed| removed > 0) {} });
         }
     }
 }

@@ -177,11 +177,10 @@ impl SqliteDatabase {
         self.read(ATTEMPT, work).await
     }
 
-    pub(super) async fn once_forget(&self) -> Result<(), RecipeError> {
+    pub(super) async fn once_forget(&self) -> Result<usize, RecipeError> {
         const ATTEMPT: &str = "forget expired answers";
-        let forget = |db: &Connection, tick: Tick| {
-            db.execute(FORGET, [tick.now]).map(drop).map_err(|error| sqlite_error(&error, ATTEMPT))
-        };
+        let forget =
+            |db: &Connection, tick: Tick| db.execute(FORGET, [tick.now]).map_err(|error| sqlite_error(&error, ATTEMPT));
         self.write(ATTEMPT, forget).await
     }
 }

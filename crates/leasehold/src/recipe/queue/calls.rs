@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::limits::MAX_JOB_DELAY;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::rows::{
@@ -12,6 +13,9 @@ use super::rows::{
 use super::{sqlite, sqlite_lanes, sqlite_views};
 use crate::recipe::error::{RecipeError, RecipeRefusal};
 use crate::recipe::store::{Store, StoreDatabase};
+
+/// The most of a reason that is kept.
+const MAX_WHY_CHARS: usize = 2000;
 
 /// A queue of a store, by name.
 #[derive(Clone, Debug)]
@@ -98,8 +102,12 @@ impl QueueCalls {
     }
 
     /// Gives a job back, or buries it.
-    pub async fn nack(&self, failed: FailedJob) -> Result<Nacked, RecipeError> {
+    pub async fn nack(&self, mut failed: FailedJob) -> Result<Nacked, RecipeError> {
         let name = self.name.clone();
+        // Whatever a handler says is stored, and never refused: PostgreSQL's text cannot hold a zero.
+        failed.why =
+            failed.why.chars().take(MAX_WHY_CHARS).map(|letter| if letter == '\0' { ' ' } else { letter }).collect();
+        failed.after = failed.after.map(|after| after.min(MAX_JOB_DELAY));
         match (&self.store.database, failed.key.clone()) {
             #[cfg(feature = "postgres")]
             (StoreDatabase::Postgres(at), None) => read_word(&postgres::nack(at.as_ref(), &failed).await?),

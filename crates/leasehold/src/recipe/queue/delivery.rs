@@ -19,22 +19,29 @@ pub struct Nack {
     pub(super) why: String,
     pub(super) after: Option<Duration>,
     pub(super) kill: bool,
+    /// It was not tried: the number of tries does not rise.
+    pub(super) untried: bool,
 }
 
 impl Nack {
     /// Tried again, after the backoff of the queue.
     pub fn later(why: impl fmt::Display) -> Self {
-        Self { why: why.to_string(), after: None, kill: false }
+        Self { why: why.to_string(), after: None, kill: false, untried: false }
     }
 
-    /// Tried again, after this span.
+    /// Tried again, after this span: a year at most.
     pub fn after(span: Duration, why: impl fmt::Display) -> Self {
-        Self { why: why.to_string(), after: Some(span), kill: false }
+        Self { after: Some(span), ..Self::later(why) }
     }
 
     /// Never tried again: a dead letter.
     pub fn dead(why: impl fmt::Display) -> Self {
-        Self { why: why.to_string(), after: None, kill: true }
+        Self { kill: true, ..Self::later(why) }
+    }
+
+    /// Given back as if it had not been taken: tried again at once, and this try does not count.
+    pub fn untried(why: impl fmt::Display) -> Self {
+        Self { untried: true, ..Self::after(Duration::ZERO, why) }
     }
 }
 
@@ -141,8 +148,17 @@ impl<T> Delivery<T> {
             None => postgres::finish(&session, job, token).await?,
             Some(key) => postgres::lane_ack(&session, &self.queue, key, token, &self.jobs_up_to_this(), false).await?,
         }
-        let committed = transaction.commit().await;
-        committed.map_err(|error| recipe_error(&error, "commit the end of a job", SqlEffect::Unknown))?;
+        let attempt = "commit the end of a job";
+        transaction.commit().await.map_err(|error| match error.as_db_error() {
+            // A deferred constraint of the caller's own tables.
+            Some(answer) if answer.code().code().starts_with("23") => {
+                let cause = leasehold_postgres::message_and_code(&error);
+                RecipeError::Invalid(format!(
+                    "{attempt}: the transaction goes against a constraint of its own: {cause}"
+                ))
+            }
+            _ => recipe_error(&error, attempt, SqlEffect::Unknown),
+        })?;
         self.finished.store(true, Ordering::SeqCst);
         Ok(())
     }

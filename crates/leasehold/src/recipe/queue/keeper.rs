@@ -20,7 +20,7 @@ use super::delivery::{DeliveryEnd, Nack};
 use super::rows::{ClaimedJob, FailedJob, Nacked, QueueFacts, SINCE_EVER, TurnAsk};
 use super::wake::Wake;
 use super::work::{Assignment, HandlerEnd, JobEnded, WorkReport};
-use crate::clock::{Clock, Time};
+use crate::clock::{Clock, Time, until};
 use crate::recipe::error::RecipeError;
 
 /// How often lapsed deliveries are collected, by whichever worker comes first.
@@ -36,6 +36,10 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// How long a worker that is to stop tries to acknowledge at a store that is away.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// When an acknowledgement that met a lock of somebody's transaction is tried again.
+const RETRY_LOCKED_AFTER: Duration = Duration::from_secs(1);
+/// How long the worker waits for the connection that tells it of pushes. Without one the poll finds them.
+const MAX_WAIT_TO_LISTEN: Duration = Duration::from_secs(5);
 
 /// What a worker was asked to do.
 #[derive(Clone, Debug)]
@@ -62,6 +66,8 @@ impl fmt::Debug for TroubleHook {
 pub(super) struct HeldClaim {
     pub token: i64,
     pub key: Option<String>,
+    /// The job whose try was counted by the claim. By key that is the first one only.
+    pub first: i64,
     /// The jobs that have not ended.
     pub jobs: Vec<i64>,
     /// Jobs of a key that ended well and are not acknowledged yet.
@@ -70,6 +76,25 @@ pub(super) struct HeldClaim {
     pub complete: bool,
     /// Until when it is provably ours.
     pub valid_until: watch::Sender<Time>,
+}
+
+impl HeldClaim {
+    /// What a failed job adds to its number of tries: by key the claim counted the first job only.
+    fn tries_to_add(&self, job: i64, untried: bool) -> i32 {
+        let counted = self.key.is_none() || job == self.first;
+        i32::from(!untried) - i32::from(counted)
+    }
+}
+
+/// Whether a call met a lock of another transaction for too long. It had no effect.
+#[cfg(feature = "postgres")]
+fn is_locked(error: &RecipeError) -> bool {
+    crate::recipe::store::postgres::sql_error::sql_code(error) == Some("55P03")
+}
+
+#[cfg(not(feature = "postgres"))]
+const fn is_locked(_error: &RecipeError) -> bool {
+    false
 }
 
 /// The keeper. See the module.
@@ -97,6 +122,8 @@ pub(super) struct Keeper {
     done: BTreeMap<i64, Vec<i64>>,
     /// Tokens whose acknowledgement was sent and had no answer.
     unsure: Vec<i64>,
+    /// Tokens whose acknowledgement met a lock, and when it is tried again.
+    locked: BTreeMap<i64, Time>,
     next_number: u64,
     /// Pushes wake us.
     armed: bool,
@@ -142,6 +169,7 @@ impl Keeper {
             wake,
             done: BTreeMap::new(),
             unsure: Vec::new(),
+            locked: BTreeMap::new(),
             next_number: 0,
             armed: false,
             next_ready: None,
@@ -176,12 +204,10 @@ impl Keeper {
                     self.rest().await;
                 }
                 Err(error @ (RecipeError::Unavailable { .. } | RecipeError::Indeterminate { .. })) => {
-                    if let Some(TroubleHook(hook)) = &self.options.on_trouble {
-                        hook(&error);
-                    }
+                    self.report_trouble(&error);
                     let now = self.clock.now();
                     if self.is_stopping()
-                        && self.held.is_empty()
+                        && self.held.values().all(|claim| claim.complete)
                         && now >= *give_up_at.get_or_insert(now.plus(STOP_PATIENCE))
                     {
                         return Err(error);
@@ -234,29 +260,42 @@ impl Keeper {
     /// Acknowledges and claims jobs of a plain queue.
     async fn step_jobs(&mut self) -> Result<(), RecipeError> {
         // One token goes with the next claim, the others go before it.
-        while self.done.len() > 1 {
+        while self.groups_due() > 1 {
             let (token, jobs) = self.largest_group();
-            let stale = self.ack_answered(token, self.calls.ack(jobs.clone(), token).await)?;
-            self.count_acked(token, jobs.len(), stale.len());
+            let answered = self.calls.ack(jobs.clone(), token).await;
+            if let Some(stale) = self.ack_answered(token, answered)? {
+                self.count_acked(token, jobs.len(), stale.len());
+            }
         }
         loop {
-            let wanted = if self.claim_due || !self.done.is_empty() { self.free_slots() } else { 0 };
-            if wanted == 0 && self.done.is_empty() {
+            let due = self.groups_due() > 0;
+            let wanted = if self.claim_due || due { self.free_slots() } else { 0 };
+            if wanted == 0 && !due {
                 return Ok(());
             }
             self.turn(wanted).await?;
             while let Ok(ended) = self.ended.try_recv() {
                 self.take_end(ended);
             }
-            if self.done.len() > 1 {
+            if self.groups_due() > 1 {
                 return Ok(());
             }
         }
     }
 
+    /// Jobs that ended and can be acknowledged now, by token.
+    fn due_groups(&self) -> impl Iterator<Item = (&i64, &Vec<i64>)> {
+        let now = self.clock.now();
+        self.done.iter().filter(move |(token, _)| self.locked.get(token).is_none_or(|again_at| *again_at <= now))
+    }
+
+    fn groups_due(&self) -> usize {
+        self.due_groups().count()
+    }
+
     /// The token with the most jobs that ended.
     fn largest_group(&self) -> (i64, Vec<i64>) {
-        let largest = self.done.iter().max_by_key(|(_, jobs)| jobs.len());
+        let largest = self.due_groups().max_by_key(|(_, jobs)| jobs.len());
         largest.map(|(token, jobs)| (*token, jobs.clone())).unwrap_or_default()
     }
 
@@ -271,13 +310,14 @@ impl Keeper {
             jobs: wanted,
             done: done.clone(),
             done_token,
-            visible: self.options.visible,
+            // What we count from: the queue's own setting may change meanwhile.
+            visible: Some(self.facts.visible),
             worker: self.options.worker.clone(),
             since: if full { SINCE_EVER } else { self.since },
             levels: reversed.then(|| self.facts.levels.iter().rev().copied().collect()),
         };
         let answered = self.calls.turn(ask).await;
-        let answer = self.ack_answered(done_token, answered)?;
+        let Some(answer) = self.ack_answered(done_token, answered)? else { return Ok(()) };
         self.count_acked(done_token, done.len(), answer.stale.len());
         let now = self.clock.now();
         if full {
@@ -302,12 +342,30 @@ impl Keeper {
         Ok(())
     }
 
-    /// Remembers an acknowledgement without an answer.
-    fn ack_answered<T>(&mut self, token: i64, answered: Result<T, RecipeError>) -> Result<T, RecipeError> {
-        if matches!(answered, Err(RecipeError::Indeterminate { .. })) && self.done.contains_key(&token) {
-            self.unsure.push(token);
+    /// Remembers an acknowledgement without an answer, and one that met a lock: a transaction that asked for one of its jobs
+    /// again is still open. Then there is no answer, and it is tried again later; other jobs go on meanwhile.
+    fn ack_answered<T>(&mut self, token: i64, answered: Result<T, RecipeError>) -> Result<Option<T>, RecipeError> {
+        let acks = self.done.contains_key(&token);
+        match answered {
+            Err(error) if acks && is_locked(&error) && !self.is_stopping() => {
+                self.report_trouble(&error);
+                self.locked.insert(token, self.clock.now().plus(RETRY_LOCKED_AFTER));
+                Ok(None)
+            }
+            Err(error) => {
+                if acks && matches!(error, RecipeError::Indeterminate { .. }) {
+                    self.unsure.push(token);
+                }
+                Err(error)
+            }
+            Ok(answer) => Ok(Some(answer)),
         }
-        answered
+    }
+
+    fn report_trouble(&self, error: &RecipeError) {
+        if let Some(TroubleHook(hook)) = &self.options.on_trouble {
+            hook(error);
+        }
     }
 
     fn count_acked(&mut self, token: i64, asked: usize, stale: usize) {
@@ -315,6 +373,7 @@ impl Keeper {
             return;
         }
         self.done.remove(&token);
+        self.locked.remove(&token);
         let sure = !self.unsure.contains(&token);
         self.unsure.retain(|unsure| *unsure != token);
         self.report.acked += (asked - stale.min(asked)) as u64;
@@ -336,7 +395,9 @@ impl Keeper {
         if self.held.is_empty() {
             self.extend_at = sent.plus(self.facts.visible / 3);
         }
-        self.held.insert(number, HeldClaim { token, key, jobs: ids, done: Vec::new(), complete: false, valid_until });
+        let claim =
+            HeldClaim { token, key, first: first.job_id, jobs: ids, done: Vec::new(), complete: false, valid_until };
+        self.held.insert(number, claim);
         self.abandoned |= self.assign.send(Assignment { number, jobs, end: DeliveryEnd(end) }).is_err();
     }
 
@@ -352,8 +413,9 @@ impl Keeper {
             (HandlerEnd::Done, Some(_)) => claim.done.push(ended.job_id),
             // A plain job is left to lapse. By key, what was done before is acknowledged: only the token counts there.
             (HandlerEnd::CutOff, _) => self.report.lost += 1,
-            (HandlerEnd::Failed(Nack { why, after, kill }), key) => {
-                self.failed.push(FailedJob { job_id: ended.job_id, token, key, why, after, kill });
+            (HandlerEnd::Failed(Nack { why, after, kill, untried }), key) => {
+                let tries = claim.tries_to_add(ended.job_id, untried);
+                self.failed.push(FailedJob { job_id: ended.job_id, token, key, why, after, kill, tries });
             }
         }
         // The claim on a key ends when it is given back: see `step_lanes`.
@@ -365,10 +427,18 @@ impl Keeper {
     /// Gives back what failed.
     async fn give_back(&mut self) -> Result<(), RecipeError> {
         while let Some(failed) = self.failed.last().cloned() {
-            match self.calls.nack(failed).await? {
-                Nacked::Retry => self.report.retried += 1,
-                Nacked::Dead => self.report.dead += 1,
-                Nacked::Stale => self.report.stale += 1,
+            match self.calls.nack(failed).await {
+                Ok(Nacked::Retry) => self.report.retried += 1,
+                Ok(Nacked::Dead) => self.report.dead += 1,
+                Ok(Nacked::Stale) => self.report.stale += 1,
+                Err(error @ (RecipeError::Unavailable { .. } | RecipeError::Indeterminate { .. })) => {
+                    return Err(error);
+                }
+                // What the store does not take for this job must not end the work on others: the job is left to lapse.
+                Err(error) => {
+                    self.report_trouble(&error);
+                    self.report.lost += 1;
+                }
             }
             self.failed.pop();
             // It may be ready sooner than what we wait for.
@@ -386,15 +456,23 @@ impl Keeper {
         for claim in self.held.values() {
             by_token.entry(claim.token).or_default().extend(&claim.jobs);
         }
+        // One that cannot be extended now must not cost the others their time.
+        let mut failed = Ok(());
         for (token, jobs) in by_token {
             let sent = self.clock.now();
-            let ours = self.calls.extend(jobs, token, self.facts.visible).await?;
+            let ours = match self.calls.extend(jobs, token, self.facts.visible).await {
+                Ok(ours) => ours,
+                Err(error) => {
+                    failed = failed.and(Err(error));
+                    continue;
+                }
+            };
             for claim in self.held.values().filter(|claim| claim.token == token) {
                 let still_ours = claim.jobs.iter().all(|job| ours.contains(job));
                 claim.valid_until.send_replace(if still_ours { sent.plus(self.facts.visible) } else { Time::ZERO });
             }
         }
-        Ok(())
+        failed
     }
 
     /// Waits until there is something to do.
@@ -441,13 +519,14 @@ impl Keeper {
         self.claim_due = true;
         let poll = jittered(self.options.poll);
         // A server that cannot be asked now is asked again by the claim that follows.
-        let armed = self.wake.arm(self.options.poll * 3 / 2).await;
+        let give_up = self.clock.now().plus(MAX_WAIT_TO_LISTEN);
+        let armed = until(self.clock.as_ref(), give_up, self.wake.arm(self.options.poll * 3 / 2)).await;
         let next = self.calls.next_ready().await;
         self.poll_at = now.plus(poll);
         self.next_ready = next.ok().flatten().map(|span| self.clock.now().plus(span));
         self.armed = true;
-        if let (Err(error), Some(TroubleHook(hook))) = (armed, &self.options.on_trouble) {
-            hook(&error);
+        if let Some(Err(error)) = armed {
+            self.report_trouble(&error);
         }
     }
 
@@ -471,6 +550,7 @@ impl Keeper {
                 why: "the worker was stopped".into(),
                 after: Some(Duration::ZERO),
                 kill: false,
+                tries: claim.tries_to_add(*job, true),
             });
             self.failed.extend(given_back);
         }

@@ -18,7 +18,7 @@ impl Keeper {
             let ask = LaneAsk {
                 keys,
                 jobs_per_key: self.options.jobs_per_key,
-                visible: self.options.visible,
+                visible: Some(self.facts.visible),
                 worker: self.options.worker.clone(),
                 after: self.cursor.clone(),
             };
@@ -75,15 +75,22 @@ impl Keeper {
 
     pub(super) async fn extend_lanes(&mut self) -> Result<(), RecipeError> {
         let numbers: Vec<u64> = self.held.keys().copied().collect();
+        let mut failed = Ok(());
         for number in numbers {
             let Some(claim) = self.held.get(&number) else { continue };
             let (token, key) = (claim.token, claim.key.clone().unwrap_or_default());
             let sent = self.clock.now();
-            let ours = self.calls.lane_extend(&key, token, self.facts.visible).await?;
+            let ours = match self.calls.lane_extend(&key, token, self.facts.visible).await {
+                Ok(ours) => ours,
+                Err(error) => {
+                    failed = failed.and(Err(error));
+                    continue;
+                }
+            };
             if let Some(claim) = self.held.get(&number) {
                 claim.valid_until.send_replace(if ours { sent.plus(self.facts.visible) } else { Time::ZERO });
             }
         }
-        Ok(())
+        failed
     }
 }

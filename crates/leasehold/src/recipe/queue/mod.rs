@@ -149,9 +149,15 @@ impl QueueBuilder {
         self
     }
 
-    /// The span before the second try, which doubles with each further one, up to `cap`. Default: 1 s, up to 1 h.
-    pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
-        (self.settings.backoff_base, self.settings.backoff_cap) = (Some(base), Some(cap));
+    /// The span before the second try, which doubles with each further one. Default: 1 s.
+    pub fn backoff(mut self, base: Duration) -> Self {
+        self.settings.backoff_base = Some(base);
+        self
+    }
+
+    /// The longest span between two tries. Default: 1 h.
+    pub fn backoff_cap(mut self, cap: Duration) -> Self {
+        self.settings.backoff_cap = Some(cap);
         self
     }
 

@@ -27,13 +27,13 @@ const TURN: &str = "SELECT job_id, token, attempt, ready_at, made_at, body::text
     FROM leasehold.queue_turn($1, $2, $3, $4, $5::bigint * interval '1 ms', $6, $7, $8)";
 const ACK: &str = "SELECT leasehold.queue_ack($1, $2)";
 const FINISH: &str = "SELECT leasehold.queue_finish($1, $2)";
-const NACK: &str = "SELECT leasehold.queue_nack($1, $2, $3, $4::bigint * interval '1 ms', $5)";
+const NACK: &str = "SELECT leasehold.queue_nack($1, $2, $3, $4::bigint * interval '1 ms', $5, $6)";
 const EXTEND: &str = "SELECT leasehold.queue_extend($1, $2, $3::bigint * interval '1 ms')";
 const SWEEP: &str = "SELECT leasehold.queue_sweep($1)";
 const LANE_CLAIM: &str = "SELECT key, token, job_id, attempt, made_at, body::text
     FROM leasehold.lane_claim($1, $2, $3, $4::bigint * interval '1 ms', $5, $6)";
 const LANE_ACK: &str = "SELECT leasehold.lane_ack($1, $2, $3, $4, $5)";
-const LANE_NACK: &str = "SELECT leasehold.lane_nack($1, $2, $3, $4, $5, $6::bigint * interval '1 ms', $7)";
+const LANE_NACK: &str = "SELECT leasehold.lane_nack($1, $2, $3, $4, $5, $6::bigint * interval '1 ms', $7, $8)";
 const LANE_EXTEND: &str = "SELECT leasehold.lane_extend($1, $2, $3, $4::bigint * interval '1 ms')";
 
 /// No row: there is such a queue, and it is of the other kind or has jobs on a level that would not be served any more.
@@ -82,9 +82,13 @@ const STATUS: &str = "SELECT q.name, q.keyed, q.paused, w.ready, w.delayed, w.re
             count(*) FILTER (WHERE x.attempt > 0) AS retried,
             min(x.ready_at) FILTER (WHERE x.ready_at <= clock_timestamp()) AS oldest FROM (
         (SELECT j.ready_at, j.attempt FROM leasehold.job j WHERE j.queue_id = q.queue_id AND j.token = 0
-            AND j.key IS NULL AND j.priority = ANY (q.levels) LIMIT 10000)
+            AND j.key IS NULL AND j.ready_at <= clock_timestamp() LIMIT 10000)
+        UNION ALL (SELECT j.ready_at, j.attempt FROM leasehold.job j WHERE j.queue_id = q.queue_id AND j.token = 0
+            AND j.key IS NULL AND j.ready_at > clock_timestamp() LIMIT 10000)
         UNION ALL (SELECT j.ready_at, j.attempt FROM leasehold.job j WHERE j.queue_id = q.queue_id
-            AND j.key IS NOT NULL LIMIT 10000)) x) w,
+            AND j.key IS NOT NULL AND j.ready_at <= clock_timestamp() LIMIT 10000)
+        UNION ALL (SELECT j.ready_at, j.attempt FROM leasehold.job j WHERE j.queue_id = q.queue_id
+            AND j.key IS NOT NULL AND j.ready_at > clock_timestamp() LIMIT 10000)) x) w,
     LATERAL (SELECT count(*) AS taken FROM (
         (SELECT FROM leasehold.job j WHERE j.queue_id = q.queue_id AND j.token > 0 LIMIT 10000)
         UNION ALL (SELECT FROM leasehold.lane l WHERE l.queue_id = q.queue_id AND l.token > 0
@@ -234,12 +238,13 @@ pub(super) async fn finish(at: &impl QueueSession, job_id: i64, token: i64) -> R
 
 pub(super) async fn nack(at: &impl QueueSession, failed: &FailedJob) -> Result<String, RecipeError> {
     let after = failed.after.map(to_millis);
-    let params: [SqlParameter<'_>; 5] = [
+    let params: [SqlParameter<'_>; 6] = [
         (&failed.job_id, Type::INT8),
         (&failed.token, Type::INT8),
         (&failed.why, Type::TEXT),
         (&after, Type::INT8),
         (&failed.kill, Type::BOOL),
+        (&failed.tries, Type::INT4),
     ];
     column(&one_row(at.rows("give a job back", NACK, &params).await?), 0)
 }
@@ -325,7 +330,7 @@ pub(super) async fn lane_nack(
     failed: &FailedJob,
 ) -> Result<String, RecipeError> {
     let after = failed.after.map(to_millis);
-    let params: [SqlParameter<'_>; 7] = [
+    let params: [SqlParameter<'_>; 8] = [
         (&queue, Type::TEXT),
         (&key, Type::TEXT),
         (&failed.token, Type::INT8),
@@ -333,6 +338,7 @@ pub(super) async fn lane_nack(
         (&failed.why, Type::TEXT),
         (&after, Type::INT8),
         (&failed.kill, Type::BOOL),
+        (&failed.tries, Type::INT4),
     ];
     column(&one_row(at.rows("give a job of a key back", LANE_NACK, &params).await?), 0)
 }

@@ -96,6 +96,8 @@ pub(super) struct FailedJob {
     pub after: Option<Duration>,
     /// Never again.
     pub kill: bool,
+    /// Added to the number of tries: 1 for a try that the claim did not count, -1 for one that was none.
+    pub tries: i32,
 }
 
 /// What became of a delivery that failed.

@@ -48,8 +48,9 @@ const BURY: &str =
         max_attempts, again, key, dedupe, worker, error, body, died_at)
     SELECT job_id, token, ready_at, made_at, until, queue_id, priority, attempt, max_attempts, again, key, dedupe,
         worker, substr(?2, 1, 2000), body, ?3 FROM leasehold_job WHERE job_id = ?1";
-const REMOVE: &str = "DELETE FROM leasehold_job WHERE job_id = ?1";
-const RETRY: &str = "UPDATE leasehold_job SET token = 0, until = NULL, worker = NULL, again = 0,
+const REMOVE: &str = "DELETE FROM leasehold_job WHERE job_id = ?1
+    RETURNING again, queue_id, priority, max_attempts, dedupe, body";
+const RETRY: &str = "UPDATE leasehold_job SET token = 0, until = NULL, worker = NULL, again = 0, attempt = :attempt,
     error = substr(:why, 1, 2000), ready_at = :now + coalesce(:after,
         CAST(:backoff * (0.5 + (random() & 1023) / 2048.0) AS INTEGER)) WHERE job_id = :job";
 
@@ -189,19 +190,43 @@ pub(super) fn turn(db: &Connection, tick: Tick, name: &str, ask: &TurnAsk) -> Re
 pub(super) fn ack(db: &Connection, tick: Tick, jobs: &[i64], token: i64) -> Result<Vec<i64>, RecipeError> {
     let mut stale = Vec::new();
     for job in jobs {
-        type Ended = (bool, [Value; 5]);
-        let ended: Option<Ended> = one(db, END, (job, token), |row| {
-            Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?]))
-        })?;
-        match ended {
+        match one(db, END, (job, token), EndedJob::read)? {
             None => stale.push(*job),
-            Some((true, [queue, level, attempts, dedupe, body])) => {
-                change(db, RUN_AGAIN, (queue, level, tick.now, attempts, dedupe, body))?;
-            }
-            Some((false, _)) => {}
+            Some(ended) => ended.run_again_if_asked(db, tick)?,
         }
     }
     Ok(stale)
+}
+
+/// A job whose row is gone.
+struct EndedJob {
+    /// Somebody asked for it while it ran.
+    again: bool,
+    queue: i64,
+    level: i64,
+    attempts: i64,
+    dedupe: Value,
+    body: Value,
+}
+
+impl EndedJob {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            again: row.get(0)?,
+            queue: row.get(1)?,
+            level: row.get(2)?,
+            attempts: row.get(3)?,
+            dedupe: row.get(4)?,
+            body: row.get(5)?,
+        })
+    }
+
+    fn run_again_if_asked(self, db: &Connection, tick: Tick) -> Result<(), RecipeError> {
+        if self.again {
+            change(db, RUN_AGAIN, (self.queue, self.level, tick.now, self.attempts, self.dedupe, self.body))?;
+        }
+        Ok(())
+    }
 }
 
 /// Ends a delivery in the transaction of its effects. A stale one is an error, so that the transaction is rolled back.
@@ -216,7 +241,7 @@ pub(super) fn nack(db: &Connection, tick: Tick, name: &str, failed: &FailedJob) 
     let queue = QueueRow::read(db, name)?;
     let taken = one(db, TAKEN, (failed.job_id, failed.token), |row| Ok((row.get(1)?, row.get(2)?)))?;
     let Some((attempt, most)) = taken else { return Ok(Nacked::Stale) };
-    let settled = Settled { job_id: failed.job_id, attempt, most, after: failed.after.map(to_millis) };
+    let settled = Settled::from_failed(failed, attempt, most);
     settle(db, tick, &queue, &settled, &failed.why, failed.kill)
 }
 
@@ -248,6 +273,14 @@ pub(super) struct Settled {
     pub after: Option<i64>,
 }
 
+impl Settled {
+    /// `attempt`: as the row has it.
+    pub fn from_failed(failed: &FailedJob, attempt: i64, most: i64) -> Self {
+        let attempt = attempt.saturating_add(i64::from(failed.tries)).max(0);
+        Self { job_id: failed.job_id, attempt, most, after: failed.after.map(to_millis) }
+    }
+}
+
 /// The job waits again, or is buried.
 pub(super) fn settle(
     db: &Connection,
@@ -259,11 +292,14 @@ pub(super) fn settle(
 ) -> Result<Nacked, RecipeError> {
     if kill || job.attempt >= job.most {
         change(db, BURY, (job.job_id, why, tick.now))?;
-        change(db, REMOVE, [job.job_id])?;
+        if let Some(ended) = one(db, REMOVE, [job.job_id], EndedJob::read)? {
+            ended.run_again_if_asked(db, tick)?;
+        }
         return Ok(Nacked::Dead);
     }
     let values = named_params! {
         ":why": why, ":now": tick.now, ":after": job.after, ":backoff": queue.backoff(job.attempt), ":job": job.job_id,
+        ":attempt": job.attempt,
     };
     change(db, RETRY, values)?;
     Ok(Nacked::Retry)

@@ -25,10 +25,11 @@ const TAKE_LANE: &str = "INSERT INTO leasehold_lane (queue_id, key, token, until
     WHERE until <= :now";
 const FREE_LANE: &str = "UPDATE leasehold_lane SET token = 0, until = ?4
     WHERE queue_id = ?1 AND key = ?2 AND token = ?3 AND ?3 > 0";
+/// The first job that is ready. In order it is the first of its key: one that is not ready holds up the key.
 const HEAD: &str = "SELECT job_id, attempt, max_attempts, coalesce(error, 'lapsed') FROM leasehold_job
-    WHERE queue_id = ?1 AND key = ?2 ORDER BY job_id LIMIT 1";
+    WHERE queue_id = ?1 AND key = ?2 AND ready_at <= ?3 ORDER BY job_id LIMIT 1";
 const JOBS: &str = "SELECT job_id, attempt, made_at, body, ready_at <= ?3 FROM leasehold_job
-    WHERE queue_id = ?1 AND key = ?2 ORDER BY job_id LIMIT ?4";
+    WHERE queue_id = ?1 AND key = ?2 AND (?5 OR ready_at <= ?3) ORDER BY job_id LIMIT ?4";
 const COUNT_TRY: &str = "UPDATE leasehold_job SET attempt = attempt + 1 WHERE job_id = ?1";
 const HAS_LANE: &str = "SELECT 1 FROM leasehold_lane WHERE queue_id = ?1 AND key = ?2 AND token = ?3 AND ?3 > 0";
 const END: &str = "DELETE FROM leasehold_job WHERE job_id = ?1 AND queue_id = ?2 AND key = ?3";
@@ -60,6 +61,10 @@ pub(super) fn lane_claim(db: &Connection, tick: Tick, name: &str, ask: &LaneAsk)
         if queue.in_order && ready_at > tick.now {
             continue;
         }
+        // To take a key and free it again is a write, which wakes every worker that sleeps on the file.
+        if !queue.in_order && one(db, HEAD, (queue.queue_id, &key, tick.now), |_| Ok(()))?.is_none() {
+            continue;
+        }
         let jobs = claim_key(db, tick, &queue, &key, ask)?;
         taken += usize::from(!jobs.is_empty());
         answer.jobs.extend(jobs);
@@ -86,11 +91,10 @@ fn claim_key(
     if change(db, TAKE_LANE, lane)? == 0 {
         return Ok(Vec::new());
     }
-    bury_exhausted_head(db, tick, queue, key)?;
-    let look_at = ask.jobs_per_key.saturating_mul(4);
-    let mut all_before = true;
+    bury_exhausted_heads(db, tick, queue, key)?;
     let mut jobs = Vec::new();
-    let rows = all(db, JOBS, (queue.queue_id, key, tick.now, look_at), |row: &Row<'_>| {
+    let wanted = (queue.queue_id, key, tick.now, ask.jobs_per_key, queue.in_order);
+    let rows = all(db, JOBS, wanted, |row: &Row<'_>| {
         let job = ClaimedJob {
             job_id: row.get(0)?,
             token: tick.token,
@@ -102,12 +106,8 @@ fn claim_key(
         };
         Ok((job, row.get::<_, bool>(4)?))
     })?;
-    for (job, ready) in rows {
-        all_before &= ready;
-        if jobs.len() < ask.jobs_per_key && if queue.in_order { all_before } else { ready } {
-            jobs.push(job);
-        }
-    }
+    // In order, one that is not ready yet holds up those behind it.
+    jobs.extend(rows.into_iter().take_while(|(_, ready)| *ready).map(|(job, _)| job));
     match jobs.first_mut() {
         // Only the first was surely tried.
         Some(head) => {
@@ -121,14 +121,16 @@ fn claim_key(
     Ok(jobs)
 }
 
-/// A head that was tried often enough under workers that died.
-fn bury_exhausted_head(db: &Connection, tick: Tick, queue: &QueueRow, key: &str) -> Result<(), RecipeError> {
-    let head: Option<(Settled, String)> = one(db, HEAD, (queue.queue_id, key), |row| {
+/// Jobs at the head that were tried often enough under workers that died.
+fn bury_exhausted_heads(db: &Connection, tick: Tick, queue: &QueueRow, key: &str) -> Result<(), RecipeError> {
+    let read = |row: &Row<'_>| {
         Ok((Settled { job_id: row.get(0)?, attempt: row.get(1)?, most: row.get(2)?, after: None }, row.get(3)?))
-    })?;
-    if let Some((job, why)) = head
-        && job.attempt >= job.most
-    {
+    };
+    while let Some((job, why)) = one(db, HEAD, (queue.queue_id, key, tick.now), read)? {
+        if job.attempt < job.most {
+            break;
+        }
+        let why: String = why;
         settle(db, tick, queue, &job, &why, true)?;
     }
     Ok(())
@@ -171,7 +173,7 @@ pub(super) fn lane_nack(
     }
     let job = one(db, OF_LANE, (failed.job_id, queue.queue_id, key), |row| Ok((row.get(0)?, row.get(1)?)))?;
     let Some((attempt, most)) = job else { return Ok(Nacked::Stale) };
-    let settled = Settled { job_id: failed.job_id, attempt, most, after: failed.after.map(to_millis) };
+    let settled = Settled::from_failed(failed, attempt, most);
     settle(db, tick, &queue, &settled, &failed.why, failed.kill)
 }
 

@@ -68,7 +68,15 @@ impl Scene {
 }
 
 fn failed(job_id: i64, token: i64, key: Option<&str>) -> FailedJob {
-    FailedJob { job_id, token, key: key.map(str::to_owned), why: "no".into(), after: Some(Duration::ZERO), kill: false }
+    FailedJob {
+        job_id,
+        token,
+        key: key.map(str::to_owned),
+        why: "no".into(),
+        after: Some(Duration::ZERO),
+        kill: false,
+        tries: 0,
+    }
 }
 
 fn is_stale(answer: Result<(), RecipeError>) -> bool {

@@ -11,8 +11,11 @@ use crate::recipe::store::sqlite::Tick;
 
 const NAMES: &str = "SELECT name FROM leasehold_queue WHERE ?1 IS NULL OR name = ?1 ORDER BY name";
 const WAITING: &str = "SELECT count(*) FILTER (WHERE ready_at <= ?2), count(*) FILTER (WHERE ready_at > ?2),
-        count(*) FILTER (WHERE attempt > 0), ?2 - min(ready_at) FILTER (WHERE ready_at <= ?2)
-    FROM (SELECT ready_at, attempt FROM leasehold_job WHERE queue_id = ?1 AND token = 0 LIMIT ?3)";
+        count(*) FILTER (WHERE attempt > 0), ?2 - min(ready_at) FILTER (WHERE ready_at <= ?2) FROM (
+    SELECT * FROM (SELECT ready_at, attempt FROM leasehold_job
+        WHERE queue_id = ?1 AND token = 0 AND ready_at <= ?2 LIMIT ?3)
+    UNION ALL SELECT * FROM (SELECT ready_at, attempt FROM leasehold_job
+        WHERE queue_id = ?1 AND token = 0 AND ready_at > ?2 LIMIT ?3))";
 const TAKEN: &str =
     "SELECT (SELECT count(*) FROM (SELECT 1 FROM leasehold_job WHERE queue_id = ?1 AND until IS NOT NULL LIMIT ?3))
     + (SELECT count(*) FROM (SELECT 1 FROM leasehold_lane WHERE queue_id = ?1 AND token > 0 AND until > ?2 LIMIT ?3))";
@@ -26,7 +29,8 @@ const PAUSE: &str = "UPDATE leasehold_queue SET paused = ?2 WHERE name = ?1";
 const DROP: &str = "DELETE FROM leasehold_dead_job WHERE job_id = ?1 AND queue_id = ?2";
 const REVIVE: &str =
     "INSERT INTO leasehold_job (queue_id, priority, ready_at, made_at, max_attempts, key, dedupe, body)
-    SELECT queue_id, priority, ?3, ?3, max_attempts, key, dedupe, body FROM leasehold_dead_job
+    SELECT queue_id, iif(priority IN (SELECT value FROM json_each(?4)), priority, ?5), ?3, ?3, max_attempts, key, dedupe,
+        body FROM leasehold_dead_job
     WHERE job_id = ?1 AND queue_id = ?2 ON CONFLICT DO NOTHING";
 const NEXT_OF_LEVEL: &str = "SELECT min(ready_at) FROM leasehold_job
     WHERE queue_id = ?1 AND priority = ?2 AND token = 0 AND key IS NULL AND ready_at > ?3";
@@ -79,15 +83,18 @@ pub(super) fn dead(db: &Connection, now: i64, name: &str, most: i64) -> Result<V
     })
 }
 
-/// How many dead letters wait again.
+/// How many dead letters wait again. One whose dedupe id is in use stays a dead letter.
 pub(super) fn revive(db: &Connection, tick: Tick, name: &str, jobs: &[i64]) -> Result<u64, RecipeError> {
     let queue = QueueRow::read(db, name)?;
     let mut sorted = jobs.to_vec();
     sorted.sort_unstable();
+    // A level that is not served any more becomes the last one that is.
+    let (levels, last) = (format!("{:?}", queue.levels), queue.levels.last().copied().unwrap_or(1));
     let mut revived = 0;
     for job in sorted {
-        revived += change(db, REVIVE, (job, queue.queue_id, tick.now))?;
-        change(db, DROP, (job, queue.queue_id))?;
+        if change(db, REVIVE, (job, queue.queue_id, tick.now, &levels, last))? > 0 {
+            revived += change(db, DROP, (job, queue.queue_id))?;
+        }
     }
     Ok(u64::try_from(revived).unwrap_or(u64::MAX))
 }

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use leasehold_postgres::tokio_postgres::error::SqlState;
+use leasehold_postgres::tokio_postgres::error::{Severity, SqlState};
 use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, Transaction};
 
 use super::RowError;
@@ -55,6 +55,12 @@ where
     // Dropping the transaction rolls it back.
     let worked = until(&clock, deadline, work(&transaction)).await.ok_or_else(late)?;
     let value = worked.map_err(read_failure)?;
+    // COMMIT after a failed statement that the work ignored says yes, and rolls back. Here it is an error.
+    let alive = until(&clock, deadline, transaction.batch_execute("SELECT 1")).await.ok_or_else(late)?;
+    alive.map_err(|error| RowError::Unavailable {
+        attempt: "commit, after a statement of the work had failed",
+        source: error.into(),
+    })?;
     if clock.now() >= deadline {
         return Err(late());
     }
@@ -62,8 +68,10 @@ where
     let committed = until(&clock, clock.now().plus(within), transaction.commit()).await;
     match committed {
         Some(Ok(())) => Ok(value),
-        // The server's answer is no: it rolled back.
-        Some(Err(error)) if error.as_db_error().is_some() => {
+        // The server's answer is no: it rolled back. A session that it ended may have committed before.
+        Some(Err(error))
+            if error.as_db_error().is_some_and(|answer| answer.parsed_severity() == Some(Severity::Error)) =>
+        {
             Err(RowError::Unavailable { attempt: "commit", source: error.into() })
         }
         Some(Err(error)) => Err(RowError::Indeterminate(error.into())),

@@ -111,7 +111,8 @@ fn run_batch(db: &Connection, first: WriterCall, incoming: &Receiver<WriterCall>
         let (changed, answer) = call(db);
         batch_changed |= changed;
         answers.push(answer);
-        if answers.len() < MAX_BATCH_CALLS && !db.is_autocommit() {
+        // Where BEGIN failed, whatever is queued is answered too: each would wait for the same lock once more.
+        if answers.len() < MAX_BATCH_CALLS && (!db.is_autocommit() || begun.is_err()) {
             next = incoming.try_recv().ok();
         }
     }

@@ -18,7 +18,16 @@ BEGIN -- first | replay | in_flight | mismatch
   WHERE (x.status IS NULL AND x.until <= clock_timestamp() AND x.asked = excluded.asked)
    OR (x.expires_at <= clock_timestamp() AND (x.status IS NOT NULL OR x.until <= clock_timestamp()))
   RETURNING x.token INTO token;
-  IF FOUND THEN outcome := 'first'; RETURN; END IF;
+  IF FOUND THEN
+   -- The token of a new row was drawn before the row was ours: it may have waited for a transaction that was rolled back,
+   -- and others had tokens meanwhile. Then it gets a new one.
+   IF pg_sequence_last_value('leasehold.recipe_token') <> token THEN
+    UPDATE leasehold.once x SET token = nextval('leasehold.recipe_token') WHERE x.scope = s AND x.key = k
+    RETURNING x.token INTO token;
+   END IF;
+   outcome := 'first';
+   RETURN;
+  END IF;
   SELECT * INTO o FROM leasehold.once x WHERE x.scope = s AND x.key = k;
   CONTINUE WHEN NOT FOUND; -- expired and swept in between
   IF o.asked <> a THEN outcome := 'mismatch';

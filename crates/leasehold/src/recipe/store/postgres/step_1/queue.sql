@@ -32,7 +32,7 @@ END $$;
 CREATE FUNCTION leasehold.queue_push(q text, body jsonb, delay interval DEFAULT '0', priority int DEFAULT 1, key text DEFAULT NULL,
  dedupe text DEFAULT NULL, max_attempts int DEFAULT NULL, OUT job_id bigint, OUT fresh boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE s leasehold.queue := leasehold.queue_of(q); ch text; k ALIAS FOR $5; d ALIAS FOR $6;
+DECLARE s leasehold.queue := leasehold.queue_of(q); ch text; k ALIAS FOR $5; d ALIAS FOR $6; waits boolean := true;
 BEGIN
  IF s.keyed <> (k IS NOT NULL) OR NOT $4 = ANY (s.levels) OR (s.keyed AND d IS NOT NULL) THEN
   RAISE EXCEPTION 'queue % takes %, levels %', q, CASE WHEN s.keyed THEN 'a key, no dedupe' ELSE 'no key' END, s.levels
@@ -47,11 +47,14 @@ BEGIN
   -- a worker that has it may have read the old state: once more after it
   UPDATE leasehold.job j SET again = true WHERE j.queue_id = s.queue_id AND j.dedupe = d AND j.token > 0 AND NOT j.again
   RETURNING j.job_id INTO job_id;
+  waits := NOT FOUND;
   EXIT WHEN FOUND;
-  SELECT j.job_id INTO job_id FROM leasehold.job j WHERE j.queue_id = s.queue_id AND j.dedupe = d;
-  EXIT WHEN FOUND; -- else it ended meanwhile: insert again
+  -- locked: nobody takes or ends it before this transaction is visible, or its change would be lost
+  SELECT j.job_id, j.token = 0 INTO job_id, waits FROM leasehold.job j
+  WHERE j.queue_id = s.queue_id AND j.dedupe = d AND (j.token = 0 OR j.again) FOR SHARE;
+  EXIT WHEN FOUND; -- else it was taken or ended meanwhile: once more
  END LOOP;
- IF fresh AND delay <= '0' THEN -- the doorbell: one sleeper, if there is any
+ IF waits AND delay <= '0' THEN -- the doorbell: one sleeper, if there is any; who passed over a locked job may sleep
   SELECT w.channel INTO ch FROM leasehold.sleeper w
   WHERE w.queue_id = s.queue_id AND w.until > clock_timestamp() ORDER BY random() LIMIT 1;
   IF FOUND THEN PERFORM pg_notify(ch, q); END IF;
@@ -118,34 +121,42 @@ BEGIN
  RETURN QUERY UPDATE leasehold.job j SET until = clock_timestamp() + visible
   WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND j.until > clock_timestamp() RETURNING j.job_id;
 END $$;
--- waits again or is buried; the caller has locked the row
+-- waits again or is buried; the caller has locked the row. `j.attempt` is stored: the caller may have corrected it
 CREATE FUNCTION leasehold.job_settle(j leasehold.job, s leasehold.queue, why text, after interval, kill boolean) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
  IF kill OR j.attempt >= j.max_attempts THEN
   DELETE FROM leasehold.job WHERE job_id = j.job_id;
+  IF j.again THEN -- asked for again while it ran: that one was not tried yet
+   INSERT INTO leasehold.job (queue_id, priority, ready_at, max_attempts, dedupe, body)
+   VALUES (j.queue_id, j.priority, clock_timestamp(), j.max_attempts, j.dedupe, j.body);
+  END IF;
   j.error := left(why, 2000);
   INSERT INTO leasehold.dead_job SELECT (j).*, clock_timestamp();
   RETURN 'dead';
  END IF;
- UPDATE leasehold.job SET token = 0, until = NULL, worker = NULL, again = false, error = left(why, 2000), ready_at =
-   clock_timestamp() + coalesce(after,
-    least(s.backoff_cap, s.backoff_base * power(2, least(greatest(j.attempt, 1) - 1, 30))) * (0.5 + random() / 2))
+ UPDATE leasehold.job SET token = 0, until = NULL, worker = NULL, again = false, attempt = j.attempt, error = left(why, 2000),
+  ready_at = clock_timestamp() + coalesce(after, -- as seconds: an interval would overflow
+   least(extract(epoch FROM s.backoff_cap)::float8,
+    extract(epoch FROM s.backoff_base)::float8 * power(2::float8, least(greatest(j.attempt, 1) - 1, 30)))
+   * (0.5 + random() / 2) * interval '1 s')
   WHERE job_id = j.job_id;
  RETURN 'retry';
 END $$;
+-- `tries`: added to the number of tries; -1: this was none
 CREATE FUNCTION leasehold.queue_nack(id bigint, tok bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
- kill boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
+ kill boolean DEFAULT false, tries int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
 DECLARE j leasehold.job; s leasehold.queue;
 BEGIN
   SELECT * INTO j FROM leasehold.job WHERE job_id = id AND token = tok AND tok > 0 FOR UPDATE;
  IF NOT FOUND THEN RETURN 'stale'; END IF;
+ j.attempt := greatest(j.attempt + tries, 0);
   SELECT * INTO s FROM leasehold.queue WHERE queue_id = j.queue_id;
  RETURN leasehold.job_settle(j, s, why, after, kill);
 END $$;
 -- at most one sweep per `often`, whoever calls
 CREATE FUNCTION leasehold.queue_sweep(q text, often interval DEFAULT '1 s', OUT lapsed int) LANGUAGE plpgsql AS $$
-DECLARE s leasehold.queue; j leasehold.job; t timestamptz := clock_timestamp();
+DECLARE s leasehold.queue; j leasehold.job; t timestamptz := clock_timestamp(); p smallint;
 BEGIN
  lapsed := 0;
  UPDATE leasehold.queue SET swept_at = t WHERE queue_id =
@@ -156,14 +167,34 @@ BEGIN
   PERFORM leasehold.job_settle(j, s, 'lapsed under ' || coalesce(j.worker, 'a worker'), random() * interval '1 s', false);
   lapsed := lapsed + 1;
  END LOOP;
+ IF NOT s.keyed AND random() < 0.05 THEN -- a push that was not committed when its level was removed: on to the last one
+  LOOP
+   SELECT j2.priority INTO p FROM leasehold.job j2 WHERE j2.queue_id = s.queue_id AND j2.token = 0 AND j2.key IS NULL
+    AND (p IS NULL OR j2.priority > p) ORDER BY j2.priority LIMIT 1;
+   EXIT WHEN NOT FOUND;
+   CONTINUE WHEN p = ANY (s.levels);
+   UPDATE leasehold.job SET priority = s.levels[cardinality(s.levels)] WHERE job_id IN (SELECT j2.job_id FROM leasehold.job j2
+    WHERE j2.queue_id = s.queue_id AND j2.priority = p AND j2.token = 0 AND j2.key IS NULL LIMIT 1000 FOR UPDATE SKIP LOCKED);
+  END LOOP;
+ END IF;
  IF s.keyed AND random() < 0.01 THEN DELETE FROM leasehold.lane WHERE queue_id = s.queue_id AND until < t - interval '1 h'; END IF;
 END $$;
-CREATE FUNCTION leasehold.queue_revive(ids bigint[]) RETURNS bigint LANGUAGE sql AS $$ -- dead letters wait again
- WITH d AS (DELETE FROM leasehold.dead_job WHERE job_id = ANY (ids) RETURNING *),
-  b AS (INSERT INTO leasehold.job (queue_id, priority, ready_at, max_attempts, key, dedupe, body)
-  SELECT queue_id, priority, clock_timestamp(), max_attempts, key, dedupe, body FROM d ORDER BY job_id
-  ON CONFLICT DO NOTHING RETURNING 1)
-  SELECT count(*) FROM b $$;
+-- dead letters wait again; one whose dedupe id is in use stays
+CREATE FUNCTION leasehold.queue_revive(ids bigint[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE d leasehold.dead_job; levels smallint[]; revived bigint := 0;
+BEGIN
+ FOR d IN SELECT * FROM leasehold.dead_job WHERE job_id = ANY (ids) ORDER BY job_id FOR UPDATE LOOP
+  SELECT q.levels INTO levels FROM leasehold.queue q WHERE q.queue_id = d.queue_id;
+  INSERT INTO leasehold.job (queue_id, priority, ready_at, max_attempts, key, dedupe, body)
+  VALUES (d.queue_id, CASE WHEN d.priority = ANY (levels) THEN d.priority ELSE levels[cardinality(levels)] END,
+   clock_timestamp(), d.max_attempts, d.key, d.dedupe, d.body)
+  ON CONFLICT (queue_id, dedupe) WHERE dedupe IS NOT NULL DO NOTHING;
+  CONTINUE WHEN NOT FOUND;
+  DELETE FROM leasehold.dead_job WHERE job_id = d.job_id;
+  revived := revived + 1;
+ END LOOP;
+ RETURN revived;
+END $$;
 -- queue by key --
 CREATE FUNCTION leasehold.lane_claim(q text, keys int, per_key int, visible interval DEFAULT NULL, worker text DEFAULT NULL,
  after text DEFAULT '') RETURNS TABLE (key text, token bigint, job_id bigint, attempt smallint, made_at timestamptz, body jsonb)
@@ -171,7 +202,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
  s leasehold.queue := leasehold.queue_of(q); t timestamptz; w ALIAS FOR $5; cur text := after; head leasehold.job;
- tok bigint; ids bigint[]; steps int := 0; taken int := 0; wrapped boolean := false;
+ tok bigint; ids bigint[]; steps int := 0; taken int := 0; wrapped boolean := false; lane_until timestamptz;
 BEGIN
  WHILE taken < keys AND steps < 200 AND NOT s.paused LOOP
   steps := steps + 1; t := clock_timestamp();
@@ -182,24 +213,37 @@ BEGIN
    wrapped := true; cur := ''; CONTINUE;
   END IF;
   cur := head.key;
-  EXIT WHEN wrapped AND cur > after;
+  EXIT WHEN wrapped AND cur COLLATE "C" > after COLLATE "C"; -- as the index goes, whatever the database's language
   CONTINUE WHEN s.in_order AND head.ready_at > t;
-  CONTINUE WHEN EXISTS (SELECT FROM leasehold.lane l WHERE l.queue_id = s.queue_id AND l.key = cur AND l.until > t);
+  CONTINUE WHEN NOT s.in_order AND NOT EXISTS
+   (SELECT FROM leasehold.job j WHERE j.queue_id = s.queue_id AND j.key = cur AND j.ready_at <= t);
+  SELECT l.until INTO lane_until FROM leasehold.lane l WHERE l.queue_id = s.queue_id AND l.key = cur;
+  IF FOUND THEN
+   CONTINUE WHEN lane_until > t;
+   -- whoever has a transaction open on one key holds up that key alone
+   PERFORM FROM leasehold.lane l WHERE l.queue_id = s.queue_id AND l.key = cur AND l.until <= t FOR UPDATE SKIP LOCKED;
+   CONTINUE WHEN NOT FOUND;
+  END IF;
   INSERT INTO leasehold.lane AS l VALUES (s.queue_id, cur, nextval('leasehold.recipe_token'), t + coalesce($4, s.visible), w)
   ON CONFLICT (queue_id, key) DO UPDATE
    SET token = nextval('leasehold.recipe_token'), until = excluded.until, worker = excluded.worker
   WHERE l.until <= clock_timestamp() RETURNING l.token INTO tok;
   CONTINUE WHEN NOT FOUND;
   -- the lane is ours: what is read from here on nobody else can deliver or end
-  SELECT * INTO head FROM leasehold.job j
-  WHERE j.queue_id = s.queue_id AND j.key = cur ORDER BY j.job_id LIMIT 1 FOR UPDATE;
-  IF FOUND AND head.attempt >= head.max_attempts THEN
+  LOOP
+   ids := CASE WHEN s.in_order THEN ARRAY(SELECT f.job_id FROM (
+     SELECT j.job_id, bool_and(j.ready_at <= t) OVER (ORDER BY j.job_id) AS all_before
+     FROM leasehold.job j WHERE j.queue_id = s.queue_id AND j.key = cur ORDER BY j.job_id LIMIT per_key) f
+    WHERE f.all_before ORDER BY f.job_id)
+   ELSE ARRAY(SELECT j.job_id FROM leasehold.job j
+    WHERE j.queue_id = s.queue_id AND j.key = cur AND j.ready_at <= t ORDER BY j.job_id LIMIT per_key) END;
+   EXIT WHEN cardinality(ids) = 0;
+   SELECT * INTO head FROM leasehold.job j WHERE j.job_id = ids[1] FOR UPDATE;
+   CONTINUE WHEN NOT FOUND;
+   EXIT WHEN head.attempt < head.max_attempts;
+   -- tried often enough under workers that died
    PERFORM leasehold.job_settle(head, s, coalesce(head.error, 'lapsed'), NULL, true);
-  END IF;
-  ids := ARRAY(SELECT f.job_id FROM (
-  SELECT j.job_id, j.ready_at <= t AS ready, bool_and(j.ready_at <= t) OVER (ORDER BY j.job_id) AS all_before
-  FROM leasehold.job j WHERE j.queue_id = s.queue_id AND j.key = cur ORDER BY j.job_id LIMIT per_key * 4) f
-  WHERE CASE WHEN s.in_order THEN f.all_before ELSE f.ready END ORDER BY f.job_id LIMIT per_key);
+  END LOOP;
   IF cardinality(ids) = 0 THEN
    UPDATE leasehold.lane l SET token = 0, until = clock_timestamp() WHERE l.queue_id = s.queue_id AND l.key = cur AND l.token = tok;
    CONTINUE;
@@ -224,15 +268,18 @@ BEGIN
   UPDATE leasehold.lane l SET token = 0, until = clock_timestamp() WHERE l.queue_id = s.queue_id AND l.key = k;
  END IF;
 END $$;
+-- `tries`: added to the number of tries, of which the claim counted one for the first job only
 CREATE FUNCTION leasehold.lane_nack(q text, k text, tok bigint, id bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
- kill boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
+ kill boolean DEFAULT false, tries int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
 DECLARE s leasehold.queue := leasehold.queue_of(q); j leasehold.job;
 BEGIN
  UPDATE leasehold.lane l SET token = 0, until = clock_timestamp()
   WHERE l.queue_id = s.queue_id AND l.key = k AND l.token = tok AND tok > 0;
  IF NOT FOUND THEN RETURN 'stale'; END IF;
   SELECT * INTO j FROM leasehold.job WHERE job_id = id AND queue_id = s.queue_id AND key = k FOR UPDATE;
- RETURN CASE WHEN FOUND THEN leasehold.job_settle(j, s, why, after, kill) ELSE 'stale' END;
+ IF NOT FOUND THEN RETURN 'stale'; END IF;
+ j.attempt := greatest(j.attempt + tries, 0);
+ RETURN leasehold.job_settle(j, s, why, after, kill);
 END $$;
 CREATE FUNCTION leasehold.lane_extend(q text, k text, tok bigint, visible interval) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
