@@ -2,6 +2,8 @@
 //!
 //! - [`leases`]: grants, renewals, resources, lease events.
 //! - [`boxoffice`]: events, holds, orders, money, entries of the feed.
+//! - [`recipes`]: queues, tries of once, schedules, elections.
 
 pub mod boxoffice;
 pub mod leases;
+pub mod recipes;

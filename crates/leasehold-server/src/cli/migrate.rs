@@ -88,6 +88,9 @@ impl MigrateArgs {
 
     async fn migrate_store(&self, url: &str) -> anyhow::Result<()> {
         let on_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+        if url.starts_with("leasehold://") || url.starts_with("leaseholds://") {
+            return Err(Failure::usage("a server makes the tables of its store itself: give the database"));
+        }
         if self.print && on_postgres {
             return output::line(store::migration_sql().trim_end());
         }

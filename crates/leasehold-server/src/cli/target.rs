@@ -100,10 +100,7 @@ impl Target {
         let Self::Server(options) = self else {
             return Err(Failure::usage("this needs a server: start leasehold serve"));
         };
-        let mut options = options.clone();
-        if options.key.is_none() {
-            options.key = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
-        }
+        let options = with_environment_key(options.clone());
         let at = options.at();
         match Remote::open(options).await {
             Err(Error::Unavailable { source, .. }) => {
@@ -116,6 +113,14 @@ impl Target {
             opened => Ok(opened?),
         }
     }
+}
+
+/// The key of the environment, where the URL has none.
+pub fn with_environment_key(mut options: remote::Options) -> remote::Options {
+    if options.key.is_none() {
+        options.key = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+    }
+    options
 }
 
 /// Events under a prefix, and the client they come from. A server sends no others; what other engines tell is selected

@@ -20,6 +20,9 @@ pub struct ServeFlags {
     /// Where the box office keeps its books: sqlite, sqlite:FILE, postgres://…, or none [default: sqlite, in the data directory]
     #[arg(long, value_name = "URL", env = "LEASEHOLD_LEDGER", hide_env_values = true)]
     pub ledger: Option<String>,
+    /// Where recipes (once, queues, schedules) keep their rows: postgres://…, sqlite:FILE, leasehold://…, or none [default: recipes.db in the data directory; of another engine what it has itself]
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_STORE", hide_env_values = true)]
+    pub store: Option<String>,
     /// This engine takes the place of the one that the ledger knows, which is lost for good
     #[arg(long)]
     pub replace_engine: bool,

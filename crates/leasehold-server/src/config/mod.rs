@@ -10,6 +10,7 @@ mod boxoffice;
 mod flags;
 mod ledger;
 mod limits;
+mod store;
 mod units;
 
 use std::borrow::Cow;
@@ -23,6 +24,7 @@ pub use boxoffice::{BoxOfficeConfig, SecretText};
 pub use flags::ServeFlags;
 pub use ledger::LedgerUrl;
 pub use limits::LimitsConfig;
+pub use store::StoreUrl;
 pub use units::ConfigSize;
 
 use leasehold_support::exit::Failure;
@@ -40,6 +42,8 @@ pub struct Config {
     pub engine: String,
     /// The URL of the ledger.
     pub ledger: String,
+    /// The URL of the store of recipes, or `none`; unset: that of the engine.
+    pub store: Option<SecretText>,
     /// This engine replaces the one that the ledger knows. Only a flag: it is meant once.
     #[serde(skip)]
     pub replace_engine: bool,
@@ -171,6 +175,7 @@ impl Default for Config {
             data: "./leasehold-data".into(),
             engine: "embedded".into(),
             ledger: "sqlite".into(),
+            store: None,
             replace_engine: false,
             boxoffice: BoxOfficeConfig::default(),
             http: "127.0.0.1:7400".into(),
@@ -232,6 +237,9 @@ impl Config {
         set(&mut self.data, &flags.data);
         set(&mut self.engine, &flags.engine);
         set(&mut self.ledger, &flags.ledger);
+        if let Some(store) = &flags.store {
+            self.store = Some(SecretText::new(store));
+        }
         self.replace_engine = flags.replace_engine;
         set(&mut self.http, &flags.http);
         set(&mut self.resp, &flags.resp);
@@ -271,6 +279,7 @@ impl Config {
                 .into());
         }
         LedgerUrl::parse(&self.ledger, &self.data)?;
+        self.store_url()?;
         self.boxoffice.check()?;
         self.limits.check()?;
         if self.news_bytes.0 > 4 << 30 {
@@ -287,6 +296,15 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// The URL of the store of recipes.
+    ///
+    /// # Errors
+    ///
+    /// A sentence. It does not repeat the URL: that may carry a password.
+    pub fn store_url(&self) -> Result<StoreUrl, String> {
+        StoreUrl::choose(self.store.as_ref(), &self.engine, &self.data)
     }
 
     /// Where HTTP and RESP listen.

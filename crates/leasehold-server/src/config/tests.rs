@@ -48,12 +48,12 @@ fn every_field() -> Vec<String> {
 fn the_example_says_the_defaults() {
     assert_eq!(toml::from_str::<Config>(EXAMPLE).unwrap(), Config::default());
     let full: Config = toml::from_str(&uncommented()).unwrap();
-    assert!(full.tls.is_some() && full.otel.is_some());
+    assert!(full.tls.is_some() && full.otel.is_some() && full.store.is_some());
     let boxoffice =
         BoxOfficeConfig { default_event: None, provider_url: None, provider_payments: None, ..full.boxoffice.clone() };
     assert!(full.boxoffice.default_event.is_some() && full.boxoffice.provider_url.is_some());
     assert!(full.boxoffice.provider_payments.is_some());
-    assert_eq!(Config { tls: None, otel: None, boxoffice, ..full }, Config::default());
+    assert_eq!(Config { tls: None, otel: None, store: None, boxoffice, ..full }, Config::default());
 }
 
 /// Goal: no field is without a word in the example and in the reference.

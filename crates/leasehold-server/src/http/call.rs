@@ -82,6 +82,15 @@ impl HttpCall {
         Fields::parse(&fields::read_json_body(&self.app.config, &self.parts.headers, body).await?)
     }
 
+    /// As [`HttpCall::json_fields`], for a body of up to so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`HttpCall::json_fields`].
+    pub async fn json_fields_up_to(&mut self, most: usize) -> Result<Fields, Problem> {
+        Fields::parse(&self.body_bytes(most, &["application/json"]).await?)
+    }
+
     /// A segment of the path, counted from 0 after the first slash.
     ///
     /// # Errors

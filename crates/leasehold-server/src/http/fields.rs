@@ -1,5 +1,6 @@
 //! JSON bodies, read field by field. Every error names the field, and none shows a value: it may be a secret.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use hyper::StatusCode;
 use hyper::body::Body as _;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -104,6 +106,23 @@ impl Fields {
         }
     }
 
+    /// As [`Fields::parse`], but for one field, of which the text is kept as it was written: numbers keep their digits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Fields::parse`].
+    pub fn parse_with_raw(body: &[u8], raw: &str) -> Result<(Self, Option<String>), Problem> {
+        // First the whole, for its checks: every object in it, too, has each key once.
+        let mut fields = Self::parse(body)?;
+        let found = fields.unread.iter().position(|(name, _)| name == raw);
+        let Some(at) = found else { return Ok((fields, None)) };
+        fields.unread.swap_remove(at);
+        let texts: Result<BTreeMap<String, Box<RawValue>>, _> = serde_json::from_slice(body);
+        let text = texts.ok().and_then(|mut texts| texts.remove(raw));
+        let text = text.ok_or_else(|| Problem::invalid("the body is one JSON object"))?;
+        Ok((fields, Some(Box::<str>::from(text).into())))
+    }
+
     /// The fields of a nested object.
     pub fn from_object(what: &'static str, object: Map<String, Value>) -> Self {
         Self { what, unread: object.into_iter().collect(), known: Vec::new() }
@@ -140,6 +159,55 @@ impl Fields {
         number
             .map(Some)
             .ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", json_kind(&value))))
+    }
+
+    /// Takes a number that may be negative, within the bounds of its type.
+    ///
+    /// # Errors
+    ///
+    /// It is something else, or does not fit.
+    pub fn take_signed<T: TryFrom<i64>>(&mut self, name: &'static str) -> Result<Option<T>, Problem> {
+        let Some(value) = self.take_value(name) else { return Ok(None) };
+        match value.as_i64().map(T::try_from) {
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => Err(Problem::invalid(format!("{name} is too big"))),
+            None => Err(Problem::invalid(format!("{name} is a whole number, got {}", json_kind(&value)))),
+        }
+    }
+
+    /// Takes a number that comes as decimal text, as tokens and ids do.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn take_decimal(&mut self, name: &'static str) -> Result<Option<i64>, Problem> {
+        self.take_text(name)?.map(|text| parse_decimal(name, &text)).transpose()
+    }
+
+    /// Takes a list of numbers that come as decimal text.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn take_decimals(&mut self, name: &'static str) -> Result<Option<Vec<i64>>, Problem> {
+        let texts = self.take_texts(name)?;
+        texts.map(|texts| texts.iter().map(|text| parse_decimal(name, text)).collect()).transpose()
+    }
+
+    /// Takes a list of small numbers.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn take_levels(&mut self, name: &'static str) -> Result<Option<Vec<i16>>, Problem> {
+        let items = match self.take_value(name) {
+            None => return Ok(None),
+            Some(Value::Array(items)) => items,
+            Some(other) => return Err(Problem::invalid(format!("{name} is a list, got {}", json_kind(&other)))),
+        };
+        let level = |item: Value| item.as_i64().and_then(|number| i16::try_from(number).ok());
+        let levels: Option<Vec<i16>> = items.into_iter().map(level).collect();
+        levels.map(Some).ok_or_else(|| Problem::invalid(format!("{name} is a list of small whole numbers")))
     }
 
     /// Takes a boolean.
@@ -209,6 +277,12 @@ impl Fields {
         let known = self.known.join(", ");
         Err(Problem::invalid(format!("{} has no field {unknown:?}; it has {known}", self.what)))
     }
+}
+
+fn parse_decimal(name: &str, text: &str) -> Result<i64, Problem> {
+    let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = if digits { text.parse().ok() } else { None };
+    number.ok_or_else(|| Problem::invalid(format!("{name} is decimal text, as in \"42\"")))
 }
 
 /// The kind of a value, without showing it.

@@ -8,7 +8,7 @@
 //!
 //! - [`routes`]: the table of routes; the router is built from it. [`call`]: one request on its way to its handler.
 //! - [`leases`], [`resources`], [`watch`], [`status`]: the handlers. [`sse`]: what both event streams have in common.
-//! - [`boxoffice`]: the handlers of the box office.
+//! - [`boxoffice`]: the handlers of the box office. [`recipes`]: those of queues, once, schedules and elections.
 //! - [`fields`], [`text`], [`problem`]: JSON bodies, paths and queries, errors.
 //! - [`guard`]: checks of Host and Origin, and the security headers of responses.
 //! - [`accept`], [`io`], [`socket`]: the accept loop, timeouts of connections, detection of hang-ups. Limits of their
@@ -37,6 +37,7 @@ mod leases;
 mod openapi;
 mod pages;
 mod problem;
+mod recipes;
 mod resources;
 mod respond;
 mod routes;

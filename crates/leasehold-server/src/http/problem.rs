@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
+use leasehold::recipe::{RecipeError, RecipeRefusal};
 use leasehold::{Error, Refusal};
 use serde_json::{Map, Value, json};
 
@@ -22,7 +23,7 @@ pub struct Problem {
 }
 
 /// The title of each code. The OpenAPI text lists the same.
-pub const PROBLEM_TITLES: [(&str, &str); 32] = [
+pub const PROBLEM_TITLES: [(&str, &str); 33] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -35,6 +36,7 @@ pub const PROBLEM_TITLES: [(&str, &str); 32] = [
     ("unknown_outcome", "The outcome is unknown"),
     ("corrupt", "Stored state is damaged"),
     ("idempotency_mismatch", "This Idempotency-Key was used for another request"),
+    ("in_flight", "The first try of this key still runs"),
     ("not_found", "There is no such thing"),
     ("exists", "It is there already"),
     ("conflict", "Not all of it can be had"),
@@ -200,6 +202,9 @@ impl From<&Denial> for Problem {
                 problem.more.insert("holder".into(), json!(holder));
                 problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
                 problem.more.insert("queue_len".into(), json!(queue_len));
+            }
+            Denial::Recipe(RecipeError::Refused(RecipeRefusal::InFlight { remaining })) => {
+                problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
             }
             Denial::Unauthorized | Denial::Ticket(_) => {
                 let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");

@@ -14,6 +14,7 @@ use super::boxoffice::{events, holds, orders, payments, staff, stream, tickets, 
 use super::call::HttpCall;
 use super::guard::Arrival;
 use super::problem::Problem;
+use super::recipes::{cron, elections, lanes, once, queue, queues};
 use super::{App, leases, openapi, pages, resources, respond, status, watch};
 use crate::service::Verb;
 
@@ -84,6 +85,30 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/webhooks", Some(Verb::RunEvent), webhooks::create),
     route!(GET "/v1/webhooks", Some(Verb::RunEvent), webhooks::list),
     route!(DELETE "/v1/webhooks/{w}", Some(Verb::RunEvent), webhooks::remove),
+    route!(POST "/v1/once/begin", Some(Verb::Once), once::begin),
+    route!(POST "/v1/once/end", Some(Verb::Once), once::end),
+    route!(GET "/v1/queues", Some(Verb::SeeQueue), queues::list),
+    route!(GET "/v1/queues/{q}", Some(Verb::SeeQueue), queue::show),
+    route!(GET "/v1/queues/{q}/dead", Some(Verb::SeeQueue), queues::dead),
+    route!(POST "/v1/queues/{q}/make", Some(Verb::MakeQueue), queue::make),
+    route!(POST "/v1/queues/{q}/push", Some(Verb::PushJob), queue::push),
+    route!(POST "/v1/queues/{q}/turn", Some(Verb::WorkQueue), queue::turn),
+    route!(POST "/v1/queues/{q}/ack", Some(Verb::WorkQueue), queue::ack),
+    route!(POST "/v1/queues/{q}/nack", Some(Verb::WorkQueue), queue::nack),
+    route!(POST "/v1/queues/{q}/extend", Some(Verb::WorkQueue), queue::extend),
+    route!(POST "/v1/queues/{q}/lanes/claim", Some(Verb::WorkQueue), lanes::claim),
+    route!(POST "/v1/queues/{q}/lanes/ack", Some(Verb::WorkQueue), lanes::ack),
+    route!(POST "/v1/queues/{q}/lanes/nack", Some(Verb::WorkQueue), lanes::nack),
+    route!(POST "/v1/queues/{q}/lanes/extend", Some(Verb::WorkQueue), lanes::extend),
+    route!(POST "/v1/queues/{q}/retry", Some(Verb::RunQueue), queues::retry),
+    route!(POST "/v1/queues/{q}/drop", Some(Verb::RunQueue), queues::drop_dead),
+    route!(POST "/v1/queues/{q}/pause", Some(Verb::RunQueue), queues::pause),
+    route!(GET "/v1/schedules", Some(Verb::SeeSchedule), cron::list),
+    route!(GET "/v1/schedules/{n}", Some(Verb::SeeSchedule), cron::show),
+    route!(GET "/v1/schedules/{n}/runs", Some(Verb::SeeSchedule), cron::runs),
+    route!(POST "/v1/schedules/{n}/begin", Some(Verb::RunSchedule), cron::begin),
+    route!(POST "/v1/schedules/{n}/finish", Some(Verb::RunSchedule), cron::finish),
+    route!(GET "/v1/elections", Some(Verb::List), elections::list),
     route!(GET "/metrics", Some(Verb::Metrics), status::metrics),
     route!(GET "/healthz", None, status::health),
     route!(GET "/readyz", None, status::ready),

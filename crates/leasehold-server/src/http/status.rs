@@ -56,7 +56,7 @@ pub async fn health(_call: HttpCall) -> Result<Response<Body>, Problem> {
     Ok(respond::json_response(StatusCode::OK, &json!({"status": "up"})))
 }
 
-/// `GET /readyz`: engine and ledger answer, and the box office can take its leases.
+/// `GET /readyz`: engine, ledger and store answer, and the box office can take its leases.
 pub async fn ready(call: HttpCall) -> Result<Response<Body>, Problem> {
     if call.app.stop.is_cancelled() {
         return Err(Problem::shutting_down());
@@ -67,7 +67,7 @@ pub async fn ready(call: HttpCall) -> Result<Response<Body>, Problem> {
             tracing::warn!(target: "leasehold::http", error = denial.sentence(), "not ready");
             Err(Problem::unavailable(not_ready(&denial)))
         }
-        Err(_) => Err(Problem::unavailable("the engine or the ledger does not answer in time")),
+        Err(_) => Err(Problem::unavailable("the engine, the ledger or the store does not answer in time")),
     }
 }
 
@@ -80,6 +80,7 @@ fn not_ready(denial: &Denial) -> String {
             format!("the box office cannot work: {attempt}: {cause}")
         }
         Denial::Office(_) => "the ledger does not answer".into(),
+        Denial::Recipe(_) => "the store of recipes does not answer".into(),
         _ => "the engine does not answer".into(),
     }
 }

@@ -24,6 +24,7 @@ pub mod log;
 pub mod notify;
 #[cfg(feature = "otel")]
 mod otel;
+mod store;
 pub mod tls;
 
 use std::borrow::Cow;
@@ -183,6 +184,10 @@ impl RunningServer {
         if let Some(boxoffice) = &boxoffice {
             tasks.start_boxoffice(boxoffice, engine)?;
             let _ = service.open_boxoffice(boxoffice.clone());
+        }
+        if let Some(recipes) = store::open_recipes(&config, clock.clone()).await? {
+            tasks.running.spawn(recipes.clone().run_upkeep(tasks.end.clone()));
+            let _ = service.open_recipes(recipes);
         }
         let connection_limiter =
             ConnectionLimiter::new(config.limits.connections, config.limits.connections_per_address);

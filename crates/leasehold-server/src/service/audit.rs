@@ -1,10 +1,11 @@
-//! The audit log: what operators did to leases of others, wrong keys, and changes of the key file.
+//! The audit log: what operators did to leases of others and to queues, wrong keys, and changes of the key file.
 //!
 //! Lines under the target `leasehold::audit`, at the level info, whatever the level of other lines. Keys appear by
 //! their public ids. Secrets (keys, lease ids, values) never appear.
 
 use leasehold::{Error, Token};
 
+use super::denial::Denial;
 use super::keys::KeyChange;
 use super::pass::{Caller, PeerAddress};
 
@@ -30,6 +31,23 @@ impl Audit {
             key = %caller.principal.id,
             peer = %caller.peer,
             floor = floor.get(),
+            outcome = truncate_text(&outcome),
+        );
+    }
+
+    /// An operator changed a queue. `answer`: about how many dead letters it was.
+    pub fn log_queue_order(&self, what: &str, caller: &Caller, queue: &str, answer: &Result<u64, Denial>) {
+        let (count, outcome) = match answer {
+            Ok(count) => (*count, "done".to_owned()),
+            Err(denial) => (0, denial.sentence()),
+        };
+        tracing::info!(
+            target: "leasehold::audit",
+            what,
+            key = %caller.principal.id,
+            peer = %caller.peer,
+            names = truncate_text(queue),
+            count,
             outcome = truncate_text(&outcome),
         );
     }

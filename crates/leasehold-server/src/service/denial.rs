@@ -1,5 +1,6 @@
 //! Why the service refuses a call, and how each protocol says it. One table; codes are never reused.
 
+use leasehold::recipe::{RecipeError, RecipeRefusal};
 use leasehold::{Error, Refusal};
 
 /// Why a call failed or was refused.
@@ -17,6 +18,8 @@ pub enum Denial {
     Ticket(leasehold_boxoffice::ticket::Invalid),
     /// The box office refused or failed.
     Office(leasehold_boxoffice::Error),
+    /// The store of recipes refused or failed.
+    Recipe(RecipeError),
 }
 
 /// The code of a denial in each protocol.
@@ -44,6 +47,17 @@ impl Denial {
             Self::Ticket(_) => code("unauthorized", 401, "NOAUTH"),
             // RESP has no box office.
             Self::Office(error) => code(error.code(), error.status(), "INVALID"),
+            // RESP has no recipes.
+            Self::Recipe(error) => match error {
+                RecipeError::Refused(RecipeRefusal::Stale { .. }) => code("stale", 409, "INVALID"),
+                RecipeError::Refused(RecipeRefusal::NoQueue { .. }) => code("not_found", 404, "INVALID"),
+                RecipeError::Refused(RecipeRefusal::InFlight { .. }) => code("in_flight", 409, "INVALID"),
+                RecipeError::Refused(RecipeRefusal::Mismatch) => code("idempotency_mismatch", 422, "INVALID"),
+                RecipeError::Invalid(_) => code("invalid", 400, "INVALID"),
+                RecipeError::Indeterminate { .. } => code("unknown_outcome", 504, "INVALID"),
+                RecipeError::Corrupt { .. } => code("corrupt", 500, "INVALID"),
+                _ => code("unavailable", 503, "INVALID"),
+            },
             Self::Engine(error) => match error {
                 Error::Refused(Refusal::Held { .. }) => code("held", 409, "HELD"),
                 Error::Refused(Refusal::Stale) => code("stale", 409, "STALE"),
@@ -68,6 +82,7 @@ impl Denial {
             Self::Engine(error) => with_causes(error),
             Self::Ticket(invalid) => invalid.to_string(),
             Self::Office(error) => with_causes(error),
+            Self::Recipe(error) => with_causes(error),
         }
     }
 }

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod pass;
 mod quota;
 pub mod rate;
+pub mod recipes;
 mod redis_keys;
 mod status;
 pub mod verb;
@@ -47,6 +48,7 @@ use metrics::ServiceMetrics;
 pub use pass::{Caller, Pass, PeerAddress};
 use quota::QuotaCounter;
 use rate::FailedAuthLimiter;
+use recipes::RecipeState;
 pub use status::EngineInfo;
 pub use verb::Verb;
 
@@ -70,6 +72,8 @@ pub struct Service {
     http_port: OnceLock<u16>,
     /// Set after the engine was opened, if there is a ledger.
     boxoffice: OnceLock<Arc<BoxOffice>>,
+    /// The store of recipes, if there is one.
+    recipes: OnceLock<Arc<RecipeState>>,
     /// The principal of every caller with a ticket.
     buyers: Arc<Principal>,
     /// The caller of every signed callback.
@@ -99,6 +103,7 @@ impl Service {
             started,
             http_port: OnceLock::new(),
             boxoffice: OnceLock::new(),
+            recipes: OnceLock::new(),
             buyers: of("buyers", Role::Buyer),
             provider: Caller::new(of("provider", Role::Provider), INTERNAL_PEER),
         })
@@ -148,18 +153,26 @@ impl Service {
         let _ = self.http_port.set(port);
     }
 
-    /// Closes the ledger and the engine.
+    /// Closes the store of recipes, the ledger and the engine.
     ///
     /// # Errors
     ///
     /// The ledger or the engine could not finish.
     pub async fn close(&self) -> Result<(), Denial> {
+        self.close_recipes().await;
         // The ledger first: its last writes may release leases.
         let ledger = match self.boxoffice.get() {
             Some(boxoffice) => boxoffice.office().close().await.map_err(Denial::Office),
             None => Ok(()),
         };
         self.engine.close().await.map_err(Denial::Engine).and(ledger)
+    }
+
+    /// Closes the store of recipes: calls that were made are finished.
+    pub(crate) async fn close_recipes(&self) {
+        if let Some(recipes) = self.recipes.get() {
+            recipes.close().await;
+        }
     }
 
     /// The clock of the server.

@@ -7,7 +7,7 @@ use leasehold::engine::{Finding, Promises, Query, remote};
 use tracing::Instrument as _;
 
 use super::keys::Roles;
-use super::metrics::Rates;
+use super::metrics::{MetricsText, Rates};
 use super::pass::Caller;
 use super::{Denial, Service, Verb};
 
@@ -54,11 +54,14 @@ impl Service {
         self.engine.promises()
     }
 
-    /// Whether engine and ledger answer. Needs no pass, reveals nothing else, and is cheap.
+    /// Whether engine, ledger and store answer. Needs no pass, reveals nothing else, and is cheap.
     pub async fn ready(&self) -> Result<(), Denial> {
         self.engine_ready().await?;
-        match self.boxoffice.get() {
-            Some(boxoffice) => boxoffice.ready().await.map_err(Denial::Office),
+        if let Some(boxoffice) = self.boxoffice.get() {
+            boxoffice.ready().await.map_err(Denial::Office)?;
+        }
+        match self.recipes.get() {
+            Some(recipes) => recipes.ready().await.map_err(Denial::Recipe),
             None => Ok(()),
         }
     }
@@ -130,7 +133,14 @@ impl Service {
             Some(boxoffice) => Some(boxoffice.metrics().await),
             None => None,
         };
-        Ok(self.metrics.render_text(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
+        let mut text = self.metrics.render_text(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref());
+        let mut page = MetricsText::default();
+        page.push_recipe_counters();
+        if let Some(recipes) = self.recipes.get() {
+            page.push_recipe_metrics(&recipes.counts, recipes.depths().await.as_deref());
+        }
+        text.push_str(&page.text);
+        Ok(text)
     }
 
     /// Updates the rates; called once a second.

@@ -48,11 +48,27 @@ pub enum Verb {
     OverseeEvent,
     /// Tell what became of a payment. Providers prove themselves by a signature.
     Settle,
+    /// Begin, renew and end tries under idempotency keys.
+    Once,
+    /// Make a queue, or change its settings.
+    MakeQueue,
+    /// Push jobs.
+    PushJob,
+    /// Claim jobs, and end or extend deliveries.
+    WorkQueue,
+    /// Look at queues and their dead letters.
+    SeeQueue,
+    /// Retry and drop dead letters, pause and resume queues.
+    RunQueue,
+    /// Look at schedules and their runs.
+    SeeSchedule,
+    /// Begin and finish runs of schedules.
+    RunSchedule,
 }
 
 impl Verb {
     /// Every verb there is.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 29] = [
         Self::Acquire,
         Self::Renew,
         Self::Relabel,
@@ -74,6 +90,14 @@ impl Verb {
         Self::RunEvent,
         Self::OverseeEvent,
         Self::Settle,
+        Self::Once,
+        Self::MakeQueue,
+        Self::PushJob,
+        Self::WorkQueue,
+        Self::SeeQueue,
+        Self::RunQueue,
+        Self::SeeSchedule,
+        Self::RunSchedule,
     ];
 
     /// The role that it needs. An admin may do everything, and the role `lease` includes `read`.
@@ -86,9 +110,21 @@ impl Verb {
             | Self::SetKey
             | Self::GetKey
             | Self::FreeKey
-            | Self::ExtendKey => Role::Lease,
-            Self::Inspect | Self::List | Self::Watch | Self::Floor | Self::Status | Self::Metrics => Role::Read,
-            Self::Revoke | Self::RaiseFloor => Role::Admin,
+            | Self::ExtendKey
+            | Self::Once
+            | Self::MakeQueue
+            | Self::PushJob
+            | Self::WorkQueue
+            | Self::RunSchedule => Role::Lease,
+            Self::Inspect
+            | Self::List
+            | Self::Watch
+            | Self::Floor
+            | Self::Status
+            | Self::Metrics
+            | Self::SeeQueue
+            | Self::SeeSchedule => Role::Read,
+            Self::Revoke | Self::RaiseFloor | Self::RunQueue => Role::Admin,
             Self::SeeEvent | Self::Buy => Role::Buyer,
             Self::RunEvent | Self::OverseeEvent => Role::Boxoffice,
             Self::Settle => Role::Provider,
@@ -125,6 +161,14 @@ impl Verb {
             Self::RunEvent => "run_event",
             Self::OverseeEvent => "oversee_event",
             Self::Settle => "settle",
+            Self::Once => "once",
+            Self::MakeQueue => "make_queue",
+            Self::PushJob => "push_job",
+            Self::WorkQueue => "work_queue",
+            Self::SeeQueue => "see_queue",
+            Self::RunQueue => "run_queue",
+            Self::SeeSchedule => "see_schedule",
+            Self::RunSchedule => "run_schedule",
         }
     }
 }

@@ -11,3 +11,21 @@ mod support;
 mod torture;
 mod torture_sqlite;
 mod worker;
+
+use leasehold::recipe::Store;
+use suite::run_suite;
+use support::cluster;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_on_postgres() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    run_suite(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&format!("sqlite:{}/recipes.db", dir.path().display())).await.unwrap();
+    run_suite(&store).await;
+}

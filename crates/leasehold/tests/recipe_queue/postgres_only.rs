@@ -231,3 +231,18 @@ async fn keys_go_round_in_a_database_with_a_language() {
     let claim = "SELECT key FROM leasehold.lane_claim('keyed', 1, 1, after => 'customer-1')";
     assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, String>(0), "Zed");
 }
+
+/// Goal: many jobs that wait for their moment do not hide that one is ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn delayed_jobs_do_not_hide_a_ready_one() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    let queue = quick(&store, "many").open().await.unwrap();
+    let many = "INSERT INTO leasehold.job (queue_id, ready_at, max_attempts, body)
+        SELECT queue_id, now() + interval '1 day', 3, '1' FROM leasehold.queue, generate_series(1, 12000); \
+        ANALYZE leasehold.job";
+    cluster().execute(&database, many).await;
+    queue.push(&2).await.unwrap();
+    let status = queue.status().await.unwrap();
+    assert_eq!((status.ready, status.delayed), (1, 10_000), "{status:?}");
+}

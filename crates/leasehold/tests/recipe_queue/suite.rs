@@ -1,19 +1,15 @@
-//! What a plain queue does, on both stores.
+//! What a plain queue does, on every store. The tests of the server run it on a store behind a server.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::recipe::queue::{Delivery, Nack};
 use leasehold::recipe::{RecipeError, RecipeRefusal, Store};
 
-use crate::support::{Seen, cluster, quick, wait_for, work_off};
+use crate::support::{Seen, quick, wait_for, work_off};
 use crate::{suite_edges, suite_keys};
 
-/// The database of the suite on PostgreSQL.
-pub static DATABASE: OnceLock<String> = OnceLock::new();
-
-async fn run_suite(store: &Store) {
+pub async fn run_suite(store: &Store) {
     jobs_are_delivered_once_and_gone(store).await;
     failures_are_tried_again_then_dead(store).await;
     a_panic_is_a_failure(store).await;
@@ -28,21 +24,6 @@ async fn run_suite(store: &Store) {
     what_cannot_be_is_refused(store).await;
     suite_keys::run_suite(store).await;
     suite_edges::run_suite(store).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_suite_on_postgres() {
-    let database = cluster().database().await;
-    let store = Store::open(&cluster().url(&database)).await.unwrap();
-    DATABASE.set(database).unwrap();
-    run_suite(&store).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_suite_on_sqlite() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&format!("sqlite:{}/recipes.db", dir.path().display())).await.unwrap();
-    run_suite(&store).await;
 }
 
 /// Goal: every job is delivered to one handler, and nothing is left.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use leasehold::recipe::Store;
 use leasehold::recipe::queue::{Delivery, Nack};
 
-use crate::support::{Seen, cluster, quick, wait_for, work_off};
+use crate::support::{Seen, quick, wait_for, work_off};
 
-/// On both stores.
+/// On every store.
 pub async fn run_suite(store: &Store) {
     a_job_that_dies_while_it_is_asked_for_again_runs_again(store).await;
     a_dead_letter_whose_dedupe_id_is_in_use_stays(store).await;
@@ -17,7 +17,6 @@ pub async fn run_suite(store: &Store) {
     what_is_given_back_untried_does_not_die(store).await;
     by_key_every_failure_counts(store).await;
     without_order_many_that_wait_hold_up_nobody(store).await;
-    delayed_jobs_do_not_hide_a_ready_one(store).await;
     a_worker_keeps_the_time_that_it_counts_from(store).await;
 }
 
@@ -135,28 +134,6 @@ async fn without_order_many_that_wait_hold_up_nobody(store: &Store) {
     }
     queue.push(&100).key("k").await.unwrap();
     assert_eq!(work_off(&queue, 1, 1).await.1, [100]);
-}
-
-/// Goal: many jobs that wait for their moment do not hide that one is ready.
-async fn delayed_jobs_do_not_hide_a_ready_one(store: &Store) {
-    let queue = quick(store, "many").open().await.unwrap();
-    if let Some(database) = postgres_of(store) {
-        let many = "INSERT INTO leasehold.job (queue_id, ready_at, max_attempts, body)
-            SELECT queue_id, now() + interval '1 day', 3, '1' FROM leasehold.queue, generate_series(1, 12000)
-            WHERE name = 'many'; ANALYZE leasehold.job";
-        cluster().execute(&database, many).await;
-    } else {
-        queue.push(&1).delay(Duration::from_secs(3600)).await.unwrap();
-    }
-    queue.push(&2).await.unwrap();
-    let status = queue.status().await.unwrap();
-    assert_eq!(status.ready, 1, "{status:?}");
-    assert!(status.delayed >= 1);
-}
-
-/// The suite on PostgreSQL says which database it uses by the only one that there is.
-fn postgres_of(store: &Store) -> Option<String> {
-    (store.kind() == "postgres").then(|| crate::suite::DATABASE.get().expect("the suite has set it").clone())
 }
 
 /// Goal: a worker counts from the time that it asked for, whatever somebody makes of the queue meanwhile.

@@ -14,7 +14,8 @@ const CALLBACK: &str = "/v1/payments/callback";
 async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
     let path = route.path.replace("{*name}", "seat").replace("{*file}", "docs.js");
     // Names of nothing: behind the gate the answer is that there is no such thing.
-    let path = ["{e}", "{h}", "{o}", "{s}", "{w}"].iter().fold(path, |path, name| path.replace(name, "none"));
+    let path =
+        ["{e}", "{h}", "{o}", "{s}", "{w}", "{q}", "{n}"].iter().fold(path, |path, name| path.replace(name, "none"));
     let body = match route.path {
         "/v1/tickets" => Some(json!({"event": "none"})),
         "/v1/events" if route.method == hyper::Method::POST => Some(json!({"name": "An evening"})),
@@ -36,6 +37,12 @@ async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
         "/v1/leases/relabel" => Some(json!({"lease_id": "none", "holder": "x"})),
         "/v1/leases/renew" | "/v1/leases/release" => Some(json!({"lease_id": "none"})),
         "/v1/webhooks/{w}" => None,
+        path if path.starts_with("/v1/once/")
+            || path.starts_with("/v1/queues/")
+            || path.starts_with("/v1/schedules/") =>
+        {
+            (route.method == hyper::Method::POST).then(|| recipes::valid_body(path))
+        }
         _ => (route.method == hyper::Method::DELETE).then(|| json!({"reason": "test"})),
     };
     let mut headers = headers.to_vec();

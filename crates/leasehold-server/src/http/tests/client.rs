@@ -144,6 +144,7 @@ impl Reply {
             "conflict" => "Conflict",
             "expired" => "Expired",
             "bad_layout" => "BadLayout",
+            "in_flight" => "InFlight",
             _ => "Problem",
         };
         super::schema::holds(&body, shape);

@@ -6,6 +6,7 @@ mod client;
 mod description;
 mod hostile;
 mod leaving;
+mod recipes;
 mod refusals;
 mod routes;
 mod schema;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::{Embedded, Options};
+use leasehold::recipe::Store;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -29,6 +31,7 @@ use super::{HttpConfig, serve};
 use crate::boxoffice::BoxOffice;
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
+use crate::service::recipes::RecipeState;
 use crate::service::{ServedEngine, Service};
 use client::{Client, Reply};
 
@@ -68,6 +71,8 @@ impl Server {
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let (boxoffice, chores) = boxoffice::open(&home, &service).await;
+        let recipes = Store::open(&format!("sqlite:{}/recipes.db", home.path().display())).await.unwrap();
+        assert!(service.open_recipes(RecipeState::new(recipes, service.clock().clone())));
         let task = tokio::spawn(serve(listener, service.clone(), config, stop.clone()));
         Self { at, service, stop, task, home, boxoffice, chores }
     }

@@ -30,7 +30,7 @@ const NO: bool = false;
 #[test]
 fn every_cell_of_the_matrix() {
     #[rustfmt::skip]
-    let matrix: [(Verb, [bool; 7]); 21] = [
+    let matrix: [(Verb, [bool; 7]); 29] = [
         //                 nobody read lease boxoffice admin buyer provider
         (Verb::Acquire,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::Renew,     [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
@@ -53,6 +53,14 @@ fn every_cell_of_the_matrix() {
         (Verb::RunEvent,  [NO,    NO,  NO,   YES,      YES,  NO,   NO ]),
         (Verb::OverseeEvent, [NO, NO,  NO,   YES,      YES,  NO,   NO ]),
         (Verb::Settle,    [NO,    NO,  NO,   NO,       NO,   NO,   YES]),
+        (Verb::Once, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::MakeQueue, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::PushJob, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::WorkQueue, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::SeeQueue, [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::RunQueue, [NO,    NO,  NO,   NO,       YES,  NO,   NO ]),
+        (Verb::SeeSchedule, [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::RunSchedule, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
     ];
     assert_eq!(matrix.map(|(verb, _)| verb), Verb::ALL, "every verb has its row, once");
     let roles: [&[Role]; 7] =

@@ -27,7 +27,7 @@ const TLS_ALERT: u8 = 0x15;
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(super) enum NoConnection {
+pub(crate) enum NoConnection {
     /// No server, or not one that speaks RESP; retrying may help.
     Away(Away),
     /// Retrying cannot help: a wrong key, a file that is no certificate.
@@ -88,7 +88,7 @@ impl NoConnection {
 
 /// Opens connections to one server.
 #[derive(Debug)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     pub options: Options,
     #[cfg(feature = "tls")]
     tls: Option<super::tls::TlsClient>,
@@ -112,14 +112,20 @@ impl Connector {
         })
     }
 
-    /// A connection on which HELLO was answered.
-    pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<(BoxedStream, RespReader), NoConnection> {
+    /// A connection on which nothing was said yet, but for TLS.
+    pub async fn dial_in_time(&self, clock: &Arc<dyn Clock>) -> Result<BoxedStream, NoConnection> {
         let at = clock.now().plus(CONNECT_TIMEOUT);
+        let away = |error| NoConnection::Away(self.away(error));
+        let stream = until(&**clock, at, self.dial()).await;
+        stream.ok_or_else(|| away(io::Error::from(io::ErrorKind::TimedOut)))?.map_err(away)
+    }
+
+    /// A connection on which HELLO was answered.
+    pub(super) async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<(BoxedStream, RespReader), NoConnection> {
         let away = |error| NoConnection::Away(self.away(error));
         let speaks_tls = || NoConnection::Away(Away::SpeaksTls { at: self.options.at() });
         let late = || io::Error::from(io::ErrorKind::TimedOut);
-        let stream = until(&**clock, at, self.dial()).await;
-        let mut stream = stream.ok_or_else(|| away(late()))?.map_err(away)?;
+        let mut stream = self.dial_in_time(clock).await?;
         let at = clock.now().plus(REPLY_TIMEOUT);
         let hello = until(&**clock, at, self.hello(&mut stream)).await.ok_or_else(|| away(late()))?;
         match hello {

@@ -36,10 +36,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_UNSENT_BYTES: usize = 1 << 20;
 
 /// TCP, or TLS over it.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
 /// See [`ByteStream`].
-pub(super) type BoxedStream = Box<dyn ByteStream>;
+pub(crate) type BoxedStream = Box<dyn ByteStream>;
 
 /// There was no reply.
 #[derive(Clone, Debug)]

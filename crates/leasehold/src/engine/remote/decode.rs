@@ -274,6 +274,15 @@ pub(super) fn identity(mut value: Value) -> Result<Option<String>, UnexpectedRep
     }
 }
 
+/// The port of the server's HTTP listener.
+pub(super) fn http_port(mut value: Value) -> Result<Option<u16>, UnexpectedReply> {
+    match value.take_field("http") {
+        Some(Value::Null) | None => Ok(None),
+        Some(Value::Int(port)) => u16::try_from(port).map(Some).map_err(|_| UnexpectedReply("HTTP port")),
+        Some(_) => Err(UnexpectedReply("HTTP port")),
+    }
+}
+
 /// What the server's engine found when it was examined. A server that knows more kinds than we do still says something
 /// that should be read.
 pub(super) fn findings(mut value: Value) -> Result<Vec<Finding>, UnexpectedReply> {
@@ -444,7 +453,7 @@ mod tests {
         #[test]
         fn any_value_is_survived(value in any_value(), text in ".{0,40}") {
             let _ = (grant(value.clone()), renewal(value.clone()), count(&value), resource(value.clone()));
-            let _ = (floor(&value), identity(value.clone()), findings(value.clone()));
+            let _ = (floor(&value), identity(value.clone()), findings(value.clone()), http_port(value.clone()));
             let _ = (resources(value.clone()), promises(value.clone()), parse_error(&text), parse_error(&format!("HELD {text}")));
             if let Value::Push(parts) | Value::List(parts) = value {
                 let _ = message(parts);

@@ -61,7 +61,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::{BoxError, Error};
 use acquire_task::AcquireTask;
 pub use connect::Away;
+#[cfg(not(feature = "http"))]
 use connect::Connector;
+#[cfg(feature = "http")]
+pub(crate) use connect::{Connector, NoConnection};
 use connection_pool::{CLOSED, ConnectionPool, RetryPolicy};
 use decode::UnexpectedReply;
 pub use options::{Options, Tls};
@@ -125,6 +128,16 @@ impl Remote {
     /// As [`Engine::watch`].
     pub async fn watch_prefix(&self, prefix: &str, since: Option<EventId>) -> Result<Watch, Error> {
         Ok(Box::new(RemoteWatcher::begin(self.pool.clone(), prefix.to_owned(), since).await?))
+    }
+
+    /// The port of the server's HTTP listener; none if it has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::identity`].
+    pub async fn http_port(&self) -> Result<Option<u16>, Error> {
+        let answer = self.read(&|| "ask for the HTTP port".into(), command::engine()?, decode::http_port).await;
+        answer.map_err(|error| decode::too_old(error, "LEASE ENGINE"))
     }
 
     /// How far the server's wall clock is from ours; none from a server that does not say.

@@ -12,7 +12,11 @@ use crate::error::Error;
 /// The port where no port is said.
 const DEFAULT_PORT: u16 = 7401;
 
+/// The port of HTTP where the option `http` says none.
+const DEFAULT_HTTP_PORT: u16 = 7400;
+
 const EXAMPLE: &str = "as in leasehold://127.0.0.1:7401";
+const HTTP_EXAMPLE: &str = "as in leasehold://127.0.0.1:7401?http=127.0.0.1:7400";
 
 /// How a server is reached. `Debug` hides the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub struct Options {
     pub key: Option<String>,
     /// TLS, where it is spoken (feature `tls`).
     pub tls: Option<Tls>,
+    /// Host and port of HTTP, for a store of recipes; none: the host above, and the port that the server tells.
+    pub http: Option<(String, u16)>,
 }
 
 /// The files of TLS, as PEM.
@@ -39,12 +45,13 @@ pub struct Tls {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = self.key.as_ref().map(|_| "…");
-        f.debug_struct("Options").field("at", &self.at()).field("key", &key).field("tls", &self.tls).finish()
+        let mut text = f.debug_struct("Options");
+        text.field("at", &self.at()).field("key", &key).field("tls", &self.tls).field("http", &self.http).finish()
     }
 }
 
 impl Options {
-    /// Reads `leasehold://[:KEY@]host[:port]`, or `leaseholds://…[?ca=FILE][&cert=FILE&key=FILE]` for TLS.
+    /// Reads `leasehold://[:KEY@]host[:port][?http=HOST:PORT]`, or `leaseholds://…[?ca=FILE][&cert=FILE&key=FILE]` for TLS.
     ///
     /// # Errors
     ///
@@ -70,12 +77,12 @@ impl Options {
         // The last @: a key may hold one.
         let (user, place) = place.rsplit_once('@').map_or((None, place), |(user, place)| (Some(user), place));
         let (host, port) = host_and_port(place, DEFAULT_PORT, EXAMPLE)?;
-        let files = tls(query)?;
+        let (files, http) = url_options(query)?;
         if !with_tls && files != Tls::default() {
             return Err(invalid("?ca=, cert= and key= are for leaseholds://"));
         }
         let tls = with_tls.then_some(files);
-        Ok(Self { host, port, key: user.map(key).transpose()?.flatten(), tls })
+        Ok(Self { host, port, key: user.map(key).transpose()?.flatten(), tls, http })
     }
 
     /// `host:port`, for people.
@@ -104,17 +111,21 @@ fn key(user: &str) -> Result<Option<String>, Error> {
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-fn tls(query: &str) -> Result<Tls, Error> {
-    let (mut ca, mut cert, mut private) = (None, None, None);
+fn url_options(query: &str) -> Result<(Tls, Option<(String, u16)>), Error> {
+    let (mut ca, mut cert, mut private, mut http) = (None, None, None, None);
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        if name == "http" {
+            http = Some(host_and_port(value, DEFAULT_HTTP_PORT, HTTP_EXAMPLE)?);
+            continue;
+        }
         let file = decode_percent(value).filter(|file| !file.is_empty()).map(PathBuf::from);
         let Some(file) = file else { return Err(invalid("an option of the url names no file")) };
         match name {
             "ca" => ca = Some(file),
             "cert" => cert = Some(file),
             "key" => private = Some(file),
-            _ => return Err(invalid("the options of a server's url are ca=, cert= and key=, each a file")),
+            _ => return Err(invalid("the options of a server's url are http=, and ca=, cert= and key=, each a file")),
         }
     }
     let client = match (cert, private) {
@@ -122,7 +133,7 @@ fn tls(query: &str) -> Result<Tls, Error> {
         (None, None) => None,
         _ => return Err(invalid("cert= and key= belong together")),
     };
-    Ok(Tls { ca, client })
+    Ok((Tls { ca, client }, http))
 }
 
 #[cfg(test)]
@@ -148,6 +159,10 @@ mod tests {
         let options = Options::from_url("leaseholds://:k@h?ca=/a%20b&cert=c&key=d").expect("a url");
         let tls = Tls { ca: Some("/a b".into()), client: Some(("c".into(), "d".into())) };
         assert_eq!(options.tls, Some(tls));
+        let options = Options::from_url("leasehold://h?http=web:80").expect("a url");
+        assert_eq!((options.http, options.tls), (Some(("web".into(), 80)), None));
+        let options = Options::from_url("leaseholds://h?http=[::1]&ca=f").expect("a url");
+        assert_eq!((options.http, options.tls.is_some()), (Some(("::1".into(), 7400)), true));
         let options = Options::from_url("leaseholds://h").expect("a url");
         assert_eq!(options.tls, Some(Tls::default()), "the authorities of the system");
     }
@@ -172,6 +187,8 @@ mod tests {
             "leasehold://:hunter2@a b",
             "leasehold://:hunter2@h?ca=f",
             "leasehold://:hunter2@h?hunter2",
+            "leasehold://:hunter2@h?http=",
+            "leasehold://:hunter2@h?http=web:0",
             "leaseholds://:hunter2@h?ca=",
             "leaseholds://:hunter2@h?ca=f&cert=c",
             "leasehold://:hunter2@h?cert=c&key=d",

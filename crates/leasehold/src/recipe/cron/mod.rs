@@ -19,8 +19,11 @@
 //! 3. A run that is found `running` under a lower token is `lost`. It is reported, and not repeated.
 //! 4. A finish without the token of the run writes nothing.
 
+mod listing;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "http")]
+mod remote;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -177,6 +180,8 @@ impl Store {
             StoreDatabase::Postgres(database) => database.cron_begin(start).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.cron_begin(start).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.cron_begin(start).await,
         }
     }
 
@@ -204,6 +209,8 @@ impl Store {
             StoreDatabase::Postgres(database) => database.cron_finish(&end).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.cron_finish(end).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.cron_finish(&end).await,
         }
     }
 
@@ -218,6 +225,8 @@ impl Store {
             StoreDatabase::Postgres(database) => database.cron_schedule(name).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.cron_schedule(name).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.cron_schedule(name).await,
         }
     }
 
@@ -232,6 +241,8 @@ impl Store {
             StoreDatabase::Postgres(database) => database.cron_runs(name, limit).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.cron_runs(name, limit).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.cron_runs(name, limit).await,
         }
     }
 }

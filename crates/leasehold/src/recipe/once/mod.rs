@@ -49,6 +49,8 @@
 
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "http")]
+mod remote;
 mod request;
 mod run;
 #[cfg(feature = "sqlite")]
@@ -176,6 +178,8 @@ impl Store {
             StoreDatabase::Postgres(database) => database.once_begin(request).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.once_begin(request).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.once_begin(request).await,
         }
     }
 
@@ -186,22 +190,32 @@ impl Store {
     ///
     /// What the store says when it cannot be asked, and limits.
     pub async fn once_end(&self, first: &First, end: OnceEnd<'_>) -> Result<bool, RecipeError> {
+        request::check_first(first)?;
         request::check_end(end)?;
         match &self.database {
             #[cfg(feature = "postgres")]
             StoreDatabase::Postgres(database) => database.once_end(first, end).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.once_end(first, end).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.once_end(first, end).await,
         }
     }
 
-    /// Whether the answer of this try is the stored one.
-    async fn once_is_stored(&self, first: &First) -> Result<bool, RecipeError> {
+    /// Whether the answer of this try is the stored one: for a finish whose reply was lost.
+    ///
+    /// # Errors
+    ///
+    /// What the store says when it cannot be asked.
+    pub async fn once_is_stored(&self, first: &First) -> Result<bool, RecipeError> {
+        request::check_first(first)?;
         match &self.database {
             #[cfg(feature = "postgres")]
             StoreDatabase::Postgres(database) => database.once_is_stored(first).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.once_is_stored(first).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.once_is_stored(first).await,
         }
     }
 
@@ -218,6 +232,9 @@ impl Store {
             StoreDatabase::Postgres(database) => database.once_forget().await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.once_forget().await,
+            // The server does it.
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(_) => Ok(0),
         }
     }
 }

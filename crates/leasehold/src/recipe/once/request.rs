@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::OnceEnd;
+use super::{First, OnceEnd};
 use crate::recipe::error::RecipeError;
 
 /// How long a try may be silent before it can be taken over.
@@ -38,6 +38,11 @@ impl OnceRequest {
         Self { scope: scope.into(), key: key.into(), asked: body, ttl: DEFAULT_TTL, keep: DEFAULT_KEEP, body }
     }
 
+    /// A request whose digest is known: SHA-256 of what must be the same when the key is used again.
+    pub fn from_digest(scope: impl Into<String>, key: impl Into<String>, asked: [u8; 32]) -> Self {
+        Self { scope: scope.into(), key: key.into(), asked, ttl: DEFAULT_TTL, keep: DEFAULT_KEEP, body: asked }
+    }
+
     /// A request of HTTP: its method and its path must be the same too.
     #[must_use]
     pub fn of(mut self, method: &str, path: &str) -> Self {
@@ -69,6 +74,12 @@ impl OnceRequest {
         }
         Ok(())
     }
+}
+
+/// A try that was begun elsewhere may be anything.
+pub(super) fn check_first(first: &First) -> Result<(), RecipeError> {
+    check_text("scope", &first.scope, MAX_SCOPE_BYTES)?;
+    check_text("key", &first.key, MAX_KEY_BYTES)
 }
 
 fn check_text(what: &str, text: &str, most: usize) -> Result<(), RecipeError> {

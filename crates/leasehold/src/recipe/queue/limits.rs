@@ -92,6 +92,14 @@ pub(super) fn check_slots(slots: usize) -> Result<(), RecipeError> {
     Ok(())
 }
 
+/// How many jobs, or keys, one call names.
+pub(super) fn check_count(count: usize) -> Result<(), RecipeError> {
+    if count > MAX_CLAIM_JOBS {
+        return invalid(format!("one call is about {MAX_CLAIM_JOBS} jobs at most"));
+    }
+    Ok(())
+}
+
 /// The label of a worker, cut to what is kept, without what PostgreSQL cannot store.
 pub(super) fn fit_label(label: &str) -> String {
     let mut label = label.replace('\0', "");

@@ -49,16 +49,18 @@
 //!
 //! - [`delivery`]: a job in the hands of a worker. [`mod@work`]: the worker. `keeper`: claims, acknowledges and extends.
 //! - `wake`: how a worker that sleeps learns of a push.
-//! - `calls`: the calls, on whichever store. `postgres`, `sqlite`, `sqlite_lanes`, `sqlite_views`: on each of them.
+//! - [`calls`]: the calls, on whichever store. `postgres`, `sqlite`, `sqlite_lanes`, `sqlite_views`, `remote`: on each of them.
 //! - `limits`, `rows`: what is accepted, and what goes to and fro.
 
-mod calls;
+pub mod calls;
 pub mod delivery;
 mod keeper;
 mod keeper_lanes;
 mod limits;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "http")]
+mod remote;
 mod rows;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -78,7 +80,7 @@ use std::time::Duration;
 #[cfg(feature = "postgres")]
 use leasehold_postgres::tokio_postgres::GenericClient;
 use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 
 pub use delivery::{Delivery, Nack};
 pub use limits::{
@@ -91,13 +93,20 @@ pub use work::{Work, WorkReport};
 use crate::recipe::error::RecipeError;
 use crate::recipe::store::Store;
 use calls::QueueCalls;
-use limits::{check_attempts, check_body, check_delay, check_key, check_levels, check_name, check_span};
+use limits::check_name;
 use rows::{NewJob, QueueSettings};
 
-/// The level of priority that a job has if nobody says otherwise.
-const DEFAULT_PRIORITY: i16 = 1;
-
 impl Store {
+    /// The single calls of a queue: for those who write a worker or a server of their own. [`Queue::work`] is one.
+    ///
+    /// # Errors
+    ///
+    /// [`RecipeError::Invalid`]: it is no name of a queue.
+    pub fn queue_calls(&self, name: &str) -> Result<QueueCalls, RecipeError> {
+        check_name(name)?;
+        Ok(QueueCalls { store: self.clone(), name: name.to_owned() })
+    }
+
     /// A queue of this store. Nothing is asked before [`QueueBuilder::open`].
     pub fn queue(&self, name: &str) -> QueueBuilder {
         QueueBuilder {
@@ -174,12 +183,6 @@ impl QueueBuilder {
     /// [`RecipeError::Invalid`] for a value beyond the limits, and for a queue of this name of the other kind.
     pub async fn open(self) -> Result<Queue, RecipeError> {
         check_name(&self.calls.name)?;
-        let settings = &self.settings;
-        settings.max_attempts.map_or(Ok(()), check_attempts)?;
-        settings.visible.map_or(Ok(()), |visible| check_span("the time of a delivery", visible, MAX_VISIBLE))?;
-        settings.backoff_base.map_or(Ok(()), |base| check_span("a backoff", base, MAX_JOB_DELAY))?;
-        settings.backoff_cap.map_or(Ok(()), |cap| check_span("a backoff", cap, MAX_JOB_DELAY))?;
-        settings.levels.as_deref().map_or(Ok(()), check_levels)?;
         self.calls.make(self.settings).await?;
         Ok(Queue { calls: self.calls })
     }
@@ -221,27 +224,13 @@ impl Queue {
     /// A job to be pushed: `.await` it, or push it [`within`](Push::within) a transaction of yours.
     pub fn push(&self, job: &impl Serialize) -> Push<'_> {
         let body = serde_json::to_string(job);
-        self.push_text(
-            body.map_err(|error| RecipeError::Invalid(format!("the job cannot be written as JSON: {error}"))),
-        )
+        let body = body.map_err(|error| RecipeError::Invalid(format!("the job cannot be written as JSON: {error}")));
+        Push { queue: self, job: body.map(NewJob::from_checked) }
     }
 
     /// A job to be pushed that is JSON already.
     pub fn push_json(&self, job: &str) -> Push<'_> {
-        let checked = serde_json::from_str::<IgnoredAny>(job).map(|_| job.to_owned());
-        self.push_text(checked.map_err(|error| RecipeError::Invalid(format!("the job is no JSON: {error}"))))
-    }
-
-    fn push_text(&self, body: Result<String, RecipeError>) -> Push<'_> {
-        let job = body.map(|body| NewJob {
-            body,
-            delay: Duration::ZERO,
-            priority: DEFAULT_PRIORITY,
-            key: None,
-            dedupe: None,
-            max_attempts: None,
-        });
-        Push { queue: self, job }
+        Push { queue: self, job: NewJob::from_json(job.to_owned()) }
     }
 
     /// A worker with at most so many jobs at a time (by key: keys). See [`mod@work`].
@@ -390,11 +379,7 @@ impl<'a> Push<'a> {
             Ok(job) => job,
             Err(error) => return Err(RecipeError::Invalid(error.to_string())),
         };
-        check_body(&job.body)?;
-        check_delay(job.delay)?;
-        job.max_attempts.map_or(Ok(()), check_attempts)?;
-        job.key.as_deref().map_or(Ok(()), |key| check_key("a key", key))?;
-        job.dedupe.as_deref().map_or(Ok(()), |id| check_key("a dedupe id", id))?;
+        job.check()?;
         Ok(job.clone())
     }
 }

@@ -26,6 +26,8 @@ const PUSH: &str = "SELECT job_id, fresh FROM leasehold.queue_push($1, $2::text:
 const TURN: &str = "SELECT job_id, token, attempt, ready_at, made_at, body::text
     FROM leasehold.queue_turn($1, $2, $3, $4, $5::bigint * interval '1 ms', $6, $7, $8)";
 const ACK: &str = "SELECT leasehold.queue_ack($1, $2)";
+const HERE: &str = "SELECT j.job_id FROM leasehold.job j JOIN leasehold.queue q USING (queue_id)
+    WHERE q.name = $1 AND j.job_id = ANY ($2)";
 const FINISH: &str = "SELECT leasehold.queue_finish($1, $2)";
 const NACK: &str = "SELECT leasehold.queue_nack($1, $2, $3, $4::bigint * interval '1 ms', $5, $6)";
 const EXTEND: &str = "SELECT leasehold.queue_extend($1, $2, $3::bigint * interval '1 ms')";
@@ -223,6 +225,12 @@ pub(super) async fn turn(at: &impl QueueSession, queue: &str, ask: &TurnAsk) -> 
         });
     }
     Ok(answer)
+}
+
+/// Those of the jobs that are in this queue.
+pub(super) async fn only_here(at: &impl QueueSession, queue: &str, jobs: &[i64]) -> Result<Vec<i64>, RecipeError> {
+    let rows = at.rows("look for jobs", HERE, &[(&queue, Type::TEXT), (&jobs, Type::INT8_ARRAY)]).await?;
+    rows.iter().map(|row| column(row, 0)).collect()
 }
 
 /// Ends deliveries of one token, and returns those that were stale.

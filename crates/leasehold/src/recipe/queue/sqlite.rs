@@ -41,6 +41,7 @@ const CLAIM: &str = "UPDATE leasehold_job
             AND ready_at <= :now ORDER BY ready_at LIMIT :jobs)
     RETURNING job_id, token, attempt, ready_at, made_at, body";
 const EXTEND: &str = "UPDATE leasehold_job SET until = ?3 WHERE job_id = ?1 AND token = ?2 AND ?2 > 0 AND until > ?4";
+const HERE: &str = "SELECT 1 FROM leasehold_job WHERE job_id = ?1 AND queue_id = ?2";
 const TAKEN: &str = "SELECT job_id, attempt, max_attempts, queue_id FROM leasehold_job
     WHERE job_id = ?1 AND token = ?2 AND ?2 > 0";
 const BURY: &str =
@@ -154,9 +155,9 @@ pub(super) fn push(db: &Connection, tick: Tick, name: &str, job: &NewJob) -> Res
 
 /// Acknowledges, collects what lapsed, claims.
 pub(super) fn turn(db: &Connection, tick: Tick, name: &str, ask: &TurnAsk) -> Result<TurnAnswer, RecipeError> {
-    let mut answer = TurnAnswer { stale: ack(db, tick, &ask.done, ask.done_token)?, jobs: Vec::new() };
+    let mut answer = TurnAnswer { stale: ack(db, tick, &ask.done, ask.done_token)?, ..TurnAnswer::default() };
     let queue = QueueRow::read(db, name)?;
-    collect_lapsed(db, tick, &queue)?;
+    answer.lapsed = collect_lapsed(db, tick, &queue)?;
     if queue.paused {
         return Ok(answer);
     }
@@ -184,6 +185,16 @@ pub(super) fn turn(db: &Connection, tick: Tick, name: &str, ask: &TurnAsk) -> Re
         answer.jobs.extend(all(db, CLAIM, values, claimed)?);
     }
     Ok(answer)
+}
+
+/// Those of the jobs that are in this queue.
+pub(super) fn only_here(db: &Connection, name: &str, jobs: &[i64]) -> Result<Vec<i64>, RecipeError> {
+    let queue = QueueRow::read(db, name)?;
+    let mut here = Vec::new();
+    for job in jobs {
+        here.extend(one(db, HERE, (job, queue.queue_id), |_| Ok(*job))?);
+    }
+    Ok(here)
 }
 
 /// Ends deliveries of one token, and returns those that were stale.

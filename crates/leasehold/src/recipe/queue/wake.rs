@@ -2,7 +2,8 @@
 //!
 //! PostgreSQL: the worker listens on a channel of its own and says so in the table `sleeper`; a push notifies one channel of
 //! that table, and nobody if it is empty: NOTIFY takes a lock that all commits share. SQLite: a number that changes with
-//! the file is looked at. Either may miss a push; the poll finds it.
+//! the file is looked at. A server: a request that it answers when something was pushed through it (a long poll: one request
+//! in half a minute for each worker that sleeps, and no delay). Each may miss a push; the poll finds it.
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::recipe::error::RecipeError;
 use crate::recipe::store::{Store, StoreDatabase};
 
 /// How often a file is looked at.
+#[cfg(feature = "sqlite")]
 const FILE_CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// The waking of one worker.
@@ -19,6 +21,8 @@ pub(super) enum Wake {
     Channel(channel::WakeChannel),
     #[cfg(feature = "sqlite")]
     File(file::FileWatch),
+    #[cfg(feature = "http")]
+    LongPoll(long_poll::LongPoll),
 }
 
 impl Wake {
@@ -28,6 +32,10 @@ impl Wake {
             StoreDatabase::Postgres(at) => Ok(Self::Channel(channel::WakeChannel::new(at.clone(), queue)?)),
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(at) => Ok(Self::File(file::FileWatch::new(at.reader("watch the store")?))),
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(at) => {
+                Ok(Self::LongPoll(long_poll::LongPoll::new(at.clone(), queue, store.clock.clone())))
+            }
         }
     }
 
@@ -38,6 +46,8 @@ impl Wake {
             Self::Channel(channel) => channel.arm(span).await,
             #[cfg(feature = "sqlite")]
             Self::File(file) => file.arm(),
+            #[cfg(feature = "http")]
+            Self::LongPoll(poll) => poll.arm().await,
         }
     }
 
@@ -48,6 +58,11 @@ impl Wake {
             Self::Channel(channel) => channel.disarm().await,
             #[cfg(feature = "sqlite")]
             Self::File(_) => Ok(()),
+            #[cfg(feature = "http")]
+            Self::LongPoll(poll) => {
+                poll.disarm();
+                Ok(())
+            }
         }
     }
 
@@ -58,6 +73,8 @@ impl Wake {
             Self::Channel(channel) => channel.rung().await,
             #[cfg(feature = "sqlite")]
             Self::File(file) => file.changed(clock).await,
+            #[cfg(feature = "http")]
+            Self::LongPoll(poll) => poll.rung().await,
         }
     }
 }
@@ -162,6 +179,74 @@ mod file {
                     return;
                 }
             }
+        }
+    }
+}
+
+#[cfg(feature = "http")]
+mod long_poll {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::sync::Notify;
+    use tokio::task::JoinHandle;
+
+    use super::super::remote;
+    use crate::clock::Clock;
+    use crate::recipe::error::RecipeError;
+    use crate::recipe::store::server::ServerDatabase;
+
+    /// How long the server is asked to wait.
+    const WAIT: Duration = Duration::from_secs(30);
+    /// The pause after a request that failed.
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    /// A request that waits at the server, on a task of its own: whoever listens for the ring comes and goes.
+    pub(in super::super) struct LongPoll {
+        server: Arc<ServerDatabase>,
+        queue: String,
+        clock: Arc<dyn Clock>,
+        rings: Arc<Notify>,
+        task: Option<JoinHandle<()>>,
+    }
+
+    impl LongPoll {
+        pub fn new(server: Arc<ServerDatabase>, queue: &str, clock: Arc<dyn Clock>) -> Self {
+            Self { server, queue: queue.to_owned(), clock, rings: Arc::default(), task: None }
+        }
+
+        /// Asks for the number of rings, and waits until there is another. A push in between is another number.
+        pub async fn arm(&mut self) -> Result<(), RecipeError> {
+            self.disarm();
+            let seen = remote::glance(&self.server, &self.queue).await?.rings;
+            let (server, queue) = (self.server.clone(), self.queue.clone());
+            let (clock, rings) = (self.clock.clone(), self.rings.clone());
+            self.task = Some(tokio::spawn(async move {
+                loop {
+                    match remote::wait_for_ring(&server, &queue, &seen, WAIT).await {
+                        Ok(answer) if answer.rings == seen => {}
+                        Ok(_) => return rings.notify_one(),
+                        Err(_) => clock.sleep_until(clock.now().plus(PAUSE)).await,
+                    }
+                }
+            }));
+            Ok(())
+        }
+
+        pub fn disarm(&mut self) {
+            if let Some(task) = self.task.take() {
+                task.abort();
+            }
+        }
+
+        pub async fn rung(&mut self) {
+            self.rings.notified().await;
+        }
+    }
+
+    impl Drop for LongPoll {
+        fn drop(&mut self) {
+            self.disarm();
         }
     }
 }

@@ -1,15 +1,16 @@
-//! The store: where recipes keep their rows, in PostgreSQL or in a file of SQLite.
+//! The store: where recipes keep their rows, in PostgreSQL, in a file of SQLite, or behind a server.
 //!
 //! [`Store::open`] makes what is missing and migrates what is older. The tables live beside a user's own: in PostgreSQL in
 //! the schema `leasehold`, in SQLite under names that begin with `leasehold_`. So that a recipe can be part of a transaction
 //! of the user's: in PostgreSQL every recipe is a function of SQL, which any driver can call.
 //!
-//! | | PostgreSQL | SQLite |
-//! | --- | --- | --- |
-//! | URL | `postgres://user@host/database` | `sqlite:FILE` |
-//! | clock | the server's | the wall clock of the machine; it never goes back in one file |
-//! | processes | any number, on any machine | any number, on one machine |
-//! | a call is on disk | when it is answered | when it is answered |
+//! | | PostgreSQL | SQLite | a server |
+//! | --- | --- | --- | --- |
+//! | URL | `postgres://user@host/database` | `sqlite:FILE` | `leasehold://host:port` |
+//! | clock | the server's | the wall clock of the machine; it never goes back in one file | that of its store |
+//! | processes | any number, on any machine | any number, on one machine | any number, on any machine |
+//! | a call is on disk | when it is answered | when it is answered | when it is answered |
+//! | inside your transaction | yes | yes | no: open the database itself |
 //!
 //! # Rights
 //!
@@ -18,6 +19,8 @@
 
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(feature = "http")]
+pub(crate) mod server;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
@@ -32,6 +35,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::recipe::error::RecipeError;
 #[cfg(feature = "postgres")]
 use postgres::PostgresDatabase;
+#[cfg(feature = "http")]
+use server::ServerDatabase;
 #[cfg(feature = "sqlite")]
 use sqlite::SqliteDatabase;
 
@@ -68,6 +73,8 @@ pub(crate) enum StoreDatabase {
     Postgres(Arc<PostgresDatabase>),
     #[cfg(feature = "sqlite")]
     Sqlite(Arc<SqliteDatabase>),
+    #[cfg(feature = "http")]
+    Server(Arc<ServerDatabase>),
 }
 
 impl fmt::Debug for Store {
@@ -93,13 +100,41 @@ impl Store {
         let database = match scheme {
             "postgres" | "postgresql" => open_postgres(url).await?,
             "sqlite" => open_sqlite(rest).await?,
-            "leasehold" | "leaseholds" => return Err(RecipeError::Invalid(OVER_HTTP.into())),
+            "leasehold" | "leaseholds" => open_server(url, clock.clone()).await?,
             _ => return Err(RecipeError::Invalid(NO_STORE.into())),
         };
         Ok(Self { database, clock, forgotten_at: Arc::default() })
     }
 
-    /// What it is: `postgres` or `sqlite`.
+    /// Opens the store of a server: as [`Store::open`] with `leasehold://…`, where the key comes from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::open`].
+    #[cfg(feature = "http")]
+    pub async fn open_server(options: crate::engine::remote::Options) -> Result<Self, RecipeError> {
+        let clock = SystemClock::shared();
+        let database = StoreDatabase::Server(Arc::new(ServerDatabase::open(options, clock.clone()).await?));
+        Ok(Self { database, clock, forgotten_at: Arc::default() })
+    }
+
+    /// Whether the store answers.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    pub async fn ping(&self) -> Result<(), RecipeError> {
+        match &self.database {
+            #[cfg(feature = "postgres")]
+            StoreDatabase::Postgres(database) => database.call("ping", "SELECT 1", &[]).await.map(drop),
+            #[cfg(feature = "sqlite")]
+            StoreDatabase::Sqlite(database) => database.read("ping", |_, _| Ok(())).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.ping().await,
+        }
+    }
+
+    /// What it is: `postgres`, `sqlite` or `server`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match &self.database {
@@ -107,6 +142,8 @@ impl Store {
             StoreDatabase::Postgres(_) => postgres::STORE_NAME,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(_) => sqlite::STORE_NAME,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(_) => "server",
         }
     }
 
@@ -117,15 +154,16 @@ impl Store {
             StoreDatabase::Postgres(database) => database.close(),
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.close().await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.close(),
         }
     }
 }
 
-const OVER_HTTP: &str = "a store behind a server is not built yet: give postgres://user@host/database or sqlite:FILE";
-const NO_STORE: &str = "a store is postgres://user@host/database or sqlite:FILE";
+const NO_STORE: &str = "a store is postgres://user@host/database, sqlite:FILE or leasehold://host:port";
 
 /// The URL of the store of an engine, where nobody names one: `embedded:DIR` has a file in its directory, `postgres://` is
-/// itself one.
+/// itself one, `leasehold://` is a server that has one.
 ///
 /// # Errors
 ///
@@ -141,8 +179,7 @@ pub fn default_url(engine_url: &str) -> Result<String, RecipeError> {
     let (scheme, rest) = engine_url.split_once(':').unwrap_or((engine_url, ""));
     match scheme {
         "embedded" if !rest.is_empty() => Ok(format!("sqlite:{}/{FILE_IN_DIRECTORY}", rest.trim_end_matches('/'))),
-        "postgres" | "postgresql" => Ok(engine_url.to_owned()),
-        "leasehold" | "leaseholds" => Err(RecipeError::Invalid(format!("{OVER_HTTP}, by --store or LEASEHOLD_STORE"))),
+        "postgres" | "postgresql" | "leasehold" | "leaseholds" => Ok(engine_url.to_owned()),
         _ => Err(RecipeError::Invalid(
             "this engine keeps no rows of recipes: give --store postgres://user@host/database or --store sqlite:FILE"
                 .into(),
@@ -175,6 +212,18 @@ async fn open_sqlite(_file: &str) -> Result<StoreDatabase, RecipeError> {
     Err(RecipeError::Invalid("this build has no stores on SQLite: enable the feature sqlite".into()))
 }
 
+#[cfg(feature = "http")]
+async fn open_server(url: &str, clock: Arc<dyn Clock>) -> Result<StoreDatabase, RecipeError> {
+    let options = crate::engine::remote::Options::from_url(url);
+    let options = options.map_err(|error| RecipeError::Invalid(error.to_string()))?;
+    Ok(StoreDatabase::Server(Arc::new(ServerDatabase::open(options, clock).await?)))
+}
+
+#[cfg(not(feature = "http"))]
+async fn open_server(_url: &str, _clock: Arc<dyn Clock>) -> Result<StoreDatabase, RecipeError> {
+    Err(RecipeError::Invalid("this build has no stores behind a server: enable the feature http".into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,14 +231,12 @@ mod tests {
     #[test]
     fn an_engine_has_the_store_of_the_contract() {
         assert_eq!(default_url("embedded:/var/lib/leases/").unwrap(), "sqlite:/var/lib/leases/recipes.db");
-        let url = "postgres://ada:hunter2@db/app?schema=locks";
-        assert_eq!(default_url(url).unwrap(), url);
-        for (engine, sentence) in [
-            ("leasehold://db:7401", "not built yet"),
-            ("redis://:hunter2@db", "keeps no rows"),
-            ("zk://db", "keeps no rows"),
-            ("embedded:", "keeps no rows"),
-        ] {
+        for url in ["postgres://ada:hunter2@db/app?schema=locks", "leasehold://:hunter2@db:7401", "leaseholds://db"] {
+            assert_eq!(default_url(url).unwrap(), url);
+        }
+        for (engine, sentence) in
+            [("redis://:hunter2@db", "keeps no rows"), ("zk://db", "keeps no rows"), ("embedded:", "keeps no rows")]
+        {
             let said = default_url(engine).unwrap_err().to_string();
             assert!(said.contains(sentence) && said.contains("--store") && !said.contains("hunter2"), "{said}");
         }
@@ -202,7 +249,7 @@ mod tests {
             ("hunter2", "a store is"),
             ("sqlite:", "followed by a path"),
             ("sqlite://tmp/x", "followed by a path"),
-            ("leasehold://:hunter2@db", "not built yet"),
+            ("leasehold://hunter2@db", "the key stands behind a colon"),
         ] {
             let said = Store::open(url).await.unwrap_err().to_string();
             assert!(said.contains(sentence) && !said.contains("hunter2"), "{url}: {said}");
