@@ -22,6 +22,8 @@ const pageSize = 200;
 const flood = 500;
 const calmPause = 2000;
 const eagerPause = 200;
+/** An election is a lease on a resource of this name. */
+export const electionPrefix = 'election/';
 
 export interface Detail {
   name: string;
@@ -51,6 +53,10 @@ export class Live {
   detail: Detail | null = null;
   /** Counts changes, so that views know when to look. */
   version = 0;
+  /** Rises with every key and every start: answers of an earlier one are dropped. */
+  era = 0;
+  /** Called when a leader may have come, gone, or changed its value. */
+  onElection: () => void = () => {};
 
   private readonly listeners = new Set<() => void>();
   private readonly stream = new Stream('/v1/watch', key.get, {
@@ -72,8 +78,6 @@ export class Live {
   private timers: Partial<Record<'sweep' | 'status' | 'detail' | 'notify', number>> = {};
   /** How long the last listing took: a server that needs long is asked less often. */
   private took = 0;
-  /** Answers of an earlier key or an earlier start are dropped. */
-  private era = 0;
 
   start(): void {
     this.era += 1;
@@ -309,6 +313,7 @@ export class Live {
     if (batch.length > flood) {
       this.lastEvent = batch.at(-1)?.id ?? null;
       this.lookAgain();
+      this.onElection();
       return;
     }
     for (const message of batch) this.message(message);
@@ -334,6 +339,7 @@ export class Live {
     }
     // Nobody looks: no question is open, and on return everything is asked again.
     if (document.hidden) this.rest();
+    if (event.resources.some((name) => name.startsWith(electionPrefix))) this.onElection();
     if (this.detail !== null && event.resources.includes(this.detail.name)) {
       this.later('detail', eagerPause, () => this.refreshDetail());
     }
@@ -365,11 +371,15 @@ export class Live {
     }
   }
 
+  /** Asks for another key where the server does not accept this one. Says whether that was it. */
+  refusedKey(error: unknown): boolean {
+    if (!(error instanceof Problem) || error.status !== 401) return false;
+    this.needKey(key.get() === null ? null : 'The server does not accept this key.');
+    return true;
+  }
+
   private failed(error: unknown): void {
-    if (error instanceof Problem && error.status === 401) {
-      this.needKey(key.get() === null ? null : 'The server does not accept this key.');
-      return;
-    }
+    if (this.refusedKey(error)) return;
     // A call that did not reach the server: the stream notices too, and says so.
     this.error = error instanceof Problem ? error.message : this.error;
     this.changed();
