@@ -23,7 +23,8 @@ export class StandIn {
   static async before(server) {
     const standIn = new StandIn();
     standIn.#server = server;
-    standIn.#front = http.createServer((request, response) => standIn.#answer(request, response));
+    // A server that is down gives no answer, and so does what stands before it.
+    standIn.#front = http.createServer((request, response) => standIn.#answer(request, response).catch(() => response.destroy()));
     await new Promise((done) => standIn.#front.listen(0, '127.0.0.1', done));
     standIn.url = `http://127.0.0.1:${standIn.#front.address().port}`;
     return standIn;

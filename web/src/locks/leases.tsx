@@ -12,6 +12,7 @@ import type { Live } from './live';
 import { Recent } from './recent';
 import { Revoke } from './revoke';
 import { shown as rowsFor } from './shown';
+import { Panel } from './tabs';
 import { exact } from '../shared/words';
 
 const typingPause = 250;
@@ -83,55 +84,57 @@ export function Leases({ live, keys, narrow, single, query, onQuery }: Props) {
   const empty = live.all.complete && live.all.rows.length === 0 && query === '';
   const covered = single && live.detail !== null;
   return (
-    <div class={`columns tab-${tab}`} id="panel" role="tabpanel" aria-labelledby="tab-leases">
+    <div class={`columns tab-${tab}`}>
       <main id="main" class="main" tabIndex={-1} inert={covered}>
-        <div class="bar">
-          <input
-            ref={search}
-            type="search"
-            class="search"
-            placeholder="Search resources, holders, tokens"
-            aria-label="Search resources, holders and tokens"
-            aria-keyshortcuts={keys.letters ? '/' : undefined}
-            spellcheck={false}
-            autoComplete="off"
-            value={query}
-            onInput={(event) => onQuery(event.currentTarget.value)}
-          />
-          <div class="tabs" role="group" aria-label="What is shown">
-            <button type="button" aria-pressed={tab === 'held'} onClick={() => setTab('held')}>
-              Held
-            </button>
-            <button type="button" aria-pressed={tab === 'recent'} onClick={() => setTab('recent')}>
-              Recent
-            </button>
-          </div>
-        </div>
-        <Banner live={live} />
-        {single && tab === 'recent' ? (
-          <Recent live={live} onOpen={open} />
-        ) : empty ? (
-          <Empty live={live} />
-        ) : (
-          <>
-            <List
-              live={live}
-              shown={shown}
-              narrow={narrow}
-              openName={openName}
-              onOpen={open}
-              handle={list}
-              onActive={setActive}
+        <Panel view="leases">
+          <div class="bar">
+            <input
+              ref={search}
+              type="search"
+              class="search"
+              placeholder="Search resources, holders, tokens"
+              aria-label="Search resources, holders and tokens"
+              aria-keyshortcuts={keys.letters ? '/' : undefined}
+              spellcheck={false}
+              autoComplete="off"
+              value={query}
+              onInput={(event) => onQuery(event.currentTarget.value)}
             />
-            {query !== '' && shown.rows.length === 0 && live.all.begun && (
-              <p class="nothing">Nothing that is held matches. What is free is not listed.</p>
-            )}
-            <div class="foot">
-              <span class="summary">{shown.summary}</span>
-              {active !== undefined && <ExactLine row={shown.rows.find((row) => row.name === active.name)} />}
+            <div class="tabs" role="group" aria-label="What is shown">
+              <button type="button" aria-pressed={tab === 'held'} onClick={() => setTab('held')}>
+                Held
+              </button>
+              <button type="button" aria-pressed={tab === 'recent'} onClick={() => setTab('recent')}>
+                Recent
+              </button>
             </div>
-          </>
-        )}
+          </div>
+          <Banner live={live} />
+          {single && tab === 'recent' ? (
+            <Recent live={live} onOpen={open} />
+          ) : empty ? (
+            <Empty live={live} />
+          ) : (
+            <>
+              <List
+                live={live}
+                shown={shown}
+                narrow={narrow}
+                openName={openName}
+                onOpen={open}
+                handle={list}
+                onActive={setActive}
+              />
+              {query !== '' && shown.rows.length === 0 && live.all.begun && (
+                <p class="nothing">Nothing that is held matches. What is free is not listed.</p>
+              )}
+              <div class="foot">
+                <span class="summary">{shown.summary}</span>
+                {active !== undefined && <ExactLine row={shown.rows.find((row) => row.name === active.name)} />}
+              </div>
+            </>
+          )}
+        </Panel>
       </main>
       {live.detail !== null && (
         <aside class="side" aria-label="One resource">

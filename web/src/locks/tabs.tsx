@@ -1,6 +1,7 @@
 // The tabs: leases, and what the server has beside them. One of them is in the order of the Tab key; arrows, Home and
 // End go to the others (the tab pattern of ARIA).
 
+import type { ComponentChildren } from 'preact';
 import { useRef } from 'preact/hooks';
 import type { View } from './address';
 
@@ -54,4 +55,13 @@ function target(key: string, at: number, all: number): number | null {
   if (key === 'ArrowLeft') return (at + all - 1) % all;
   if (key === 'Home') return 0;
   return key === 'End' ? all - 1 : null;
+}
+
+/** What the chosen tab shows. */
+export function Panel({ view, children }: { view: View; children: ComponentChildren }) {
+  return (
+    <div class="panel" id="panel" role="tabpanel" aria-labelledby={`tab-${view}`}>
+      {children}
+    </div>
+  );
 }

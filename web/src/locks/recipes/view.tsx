@@ -13,6 +13,7 @@ import { Copyable } from '../../shared/bits';
 import { useKeys, type Moves } from '../keys';
 import type { PageKeys } from '../leases';
 import type { Live } from '../live';
+import { Panel } from '../tabs';
 
 interface Props {
   kind: Kind;
@@ -52,25 +53,22 @@ export function RecipeView({ kind, live, recipes, keys, single, onLease }: Props
   };
   const shared = { live, old: recipes.old(kind), openName, onOpen: open };
   return (
-    <div
-      class={`columns recipes${openName === null ? ' whole' : ''}`}
-      id="panel"
-      role="tabpanel"
-      aria-labelledby={`tab-${kind}`}
-    >
+    <div class={`columns recipes${openName === null ? ' whole' : ''}`}>
       <main id="main" class="main" tabIndex={-1} ref={main} inert={single && openName !== null}>
-        <Banner live={live} error={boards[kind].rows === null ? null : boards[kind].error} />
-        {boards[kind].rows === null ? (
-          <Waiting error={boards[kind].error} />
-        ) : boards[kind].rows.length === 0 ? (
-          <Nothing kind={kind} />
-        ) : kind === 'elections' ? (
-          <Elections {...shared} rows={boards.elections.rows ?? []} onOpen={onLease} />
-        ) : kind === 'schedules' ? (
-          <Schedules {...shared} rows={boards.schedules.rows ?? []} />
-        ) : (
-          <Queues {...shared} rows={boards.queues.rows ?? []} />
-        )}
+        <Panel view={kind}>
+          <Banner live={live} error={boards[kind].rows === null ? null : boards[kind].error} />
+          {boards[kind].rows === null ? (
+            <Waiting error={boards[kind].error} />
+          ) : boards[kind].rows.length === 0 ? (
+            <Nothing kind={kind} />
+          ) : kind === 'elections' ? (
+            <Elections {...shared} rows={boards.elections.rows ?? []} onOpen={onLease} />
+          ) : kind === 'schedules' ? (
+            <Schedules {...shared} rows={boards.schedules.rows ?? []} />
+          ) : (
+            <Queues {...shared} rows={boards.queues.rows ?? []} />
+          )}
+        </Panel>
       </main>
       {runs !== null && (
         <aside class="side" aria-label="One schedule">
