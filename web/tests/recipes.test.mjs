@@ -141,6 +141,13 @@ onPage('by keyboard alone', { before: plenty }, async ({ page }) => {
   // An election is a lease: there it can be revoked.
   await until('its lease is open', async () => (await page.locator('#detail-title').textContent()) === 'election/scheduler');
   await focusOn(page, 'detail-title');
+  // Esc for the question and Esc for the queue, as fast as they can come.
+  await page.keyboard.press('4');
+  await opener(page, 'mail').press('Enter');
+  await page.getByRole('button', { name: 'Drop job 2' }).press('Enter');
+  await dialog(page).waitFor();
+  await Promise.all([page.keyboard.press('Escape'), page.keyboard.press('Escape')]);
+  await until('back on its line', () => page.evaluate(() => document.activeElement.dataset.name === 'mail'));
   assert.deepEqual(await lostFocus(page), [], 'the focus was never nowhere');
 });
 
@@ -430,6 +437,8 @@ for (const width of [320, 360]) {
       await openTab(page, tab);
       await page.locator('.opener').first().waitFor();
       await fits(tab);
+      const unseen = await page.locator('.line:not(.board-head) .cell').evaluateAll((cells) => cells.filter((cell) => cell.clientWidth < 30).map((cell) => cell.className));
+      assert.deepEqual(unseen, [], `${tab}: every figure is in sight`);
       await shot(page, `recipes-${width}-${tab}`);
       if (name === null) continue;
       await opener(page, name).click();

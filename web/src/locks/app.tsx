@@ -57,7 +57,7 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
   };
   const keys = {
     letters,
-    enabled: live.link !== 'key' && !help,
+    enabled: live.link !== 'key',
     onHelp: () => setHelp(true),
     onTab: (place: number) => {
       const to = views[place - 1];

@@ -27,6 +27,9 @@ export function useKeys(keys: Keys): void {
   useEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       if (!latest.current.enabled || event.defaultPrevented || event.isComposing) return;
+      // A dialog has the keys. Asked of the document, which knows at once that it was closed: the page learns of it later,
+      // and a key may come between.
+      if (document.querySelector('dialog[open]') !== null) return;
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (handle(latest.current, event)) event.preventDefault();
     };

@@ -20,7 +20,7 @@ const typingPause = 250;
 /** What every tab is given: how the keyboard is used, and what of it belongs to the page as a whole. */
 export interface PageKeys {
   letters: boolean;
-  /** False while a dialog of the page is open. */
+  /** False while a key is asked for. */
   enabled: boolean;
   onHelp: () => void;
   onTab: (place: number) => void;
@@ -70,7 +70,6 @@ export function Leases({ live, keys, narrow, single, query, onQuery }: Props) {
   };
   useKeys({
     ...keys,
-    enabled: keys.enabled && revoking === null,
     list,
     search,
     onOpen: () => {

@@ -43,7 +43,6 @@ export function RecipeView({ kind, live, recipes, keys, single, onLease }: Props
 
   useKeys({
     ...keys,
-    enabled: keys.enabled && question === null,
     list: moves,
     onEscape: () => recipes.close(),
   });
