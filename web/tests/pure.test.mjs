@@ -228,6 +228,7 @@ test('bodies of jobs', () => {
   assert.deepEqual(pretty('x'.repeat(2100)), { text: `"${'x'.repeat(1999)}`, rest: 102 });
   assert.deepEqual(cut('ab😀c', 3), { text: 'ab', rest: 3 });
   assert.deepEqual(cut('ab😀c', 4), { text: 'ab😀', rest: 1 });
+  assert.deepEqual(cut('a\nb\nc\n', 100, 2), { text: 'a\nb', rest: 3 });
   assert.deepEqual(parseExactly('{"a":[1,2.5,"x"]}'), { a: [1, 2.5, 'x'] });
   // Node 20 cannot keep digits; browsers can, and are tested for it.
   if (JSON.rawJSON) assert.equal(JSON.stringify(parseExactly('[9007199254740993,1.0]')), '[9007199254740993,1.0]');
@@ -252,7 +253,7 @@ test('figures of a queue and outcomes', () => {
   assert.deepEqual(describe.figuresOf(few), { waiting: '9,999', ready: '9,000', delayed: '999', taken: '3', retried: '12', dead: '0' });
   const many = { ready: 9000, delayed: 1000, taken: 3, retried: 0, dead: 10_000 };
   assert.deepEqual(describe.figuresOf(many), { waiting: '10,000+', ready: '9,000+', delayed: '1,000+', taken: '3', retried: '0+', dead: '10,000+' });
-  assert.equal(describe.settled('retry', 2, 2), 'Put back 2 jobs.');
+  assert.equal(describe.settled('retry', 2, 2), 'Retried 2 jobs.');
   assert.equal(describe.settled('drop', 3, 2), 'Dropped 2 of 3 jobs: one was no longer dead.');
   assert.equal(describe.settled('drop', 3, 0), 'Dropped 0 of 3 jobs: 3 were no longer dead.');
 });

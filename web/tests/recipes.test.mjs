@@ -240,6 +240,23 @@ onPage('figures of queues follow, and nothing jumps', {}, async ({ world, page }
   await lineOf(page, 'mail').getByText('paused').waitFor();
 });
 
+// Goal: what is not shown is not asked for: leases are not while another tab is shown, and are up to date on return.
+onPage('leases are not asked for from another tab', { before: (world) => world.queue('mail') }, async ({ server, page }) => {
+  await server.acquire('before');
+  await page.locator('.row').getByText('before').waitFor();
+  await openTab(page, 'Queues');
+  await opener(page, 'mail').waitFor();
+  await page.waitForTimeout(500);
+  const asked = [];
+  page.on('request', (request) => request.url().includes('/v1/resources') && asked.push(request.url()));
+  const lease = await server.acquire('meanwhile');
+  await server.renew(lease, 3_000_000);
+  await page.waitForTimeout(5000);
+  assert.deepEqual(asked, []);
+  await openTab(page, 'Leases');
+  await until('it is known', async () => /^4\d min|^50 min/.test(await page.locator('.row', { hasText: 'meanwhile' }).locator('.remaining').textContent()));
+});
+
 // Goal: nothing is asked for while nobody looks, and at once when somebody looks again.
 onPage('a hidden page asks for nothing', {}, async ({ world, page }) => {
   world.queue('mail', { ready: 3 });
@@ -312,7 +329,7 @@ onPage('retry and drop: one, some, all', { roles: ['admin'] }, async ({ server, 
   // One.
   await press('Retry job 2');
   await dialog(page).getByText('Job 2.').waitFor();
-  await yes('Retry now', 'Put back 1 job.')();
+  await yes('Retry now', 'Retried 1 job.')();
   await showLetters(page, ['1', '3', '4', '5', '6', '7']);
   await until('it waits again', async () => (await figure(page, 'mail', 'ready').textContent()) === '1');
   // Some; another operator is faster with one of them.
@@ -333,7 +350,7 @@ onPage('retry and drop: one, some, all', { roles: ['admin'] }, async ({ server, 
   await page.locator('.chosen').getByText('4 chosen').waitFor();
   assert.equal(await page.getByRole('checkbox', { name: 'All 5 shown' }).evaluate((box) => box.indeterminate), true);
   await press('Retry what is chosen');
-  await yes('Retry now', 'Put back 4 jobs.')();
+  await yes('Retry now', 'Retried 4 jobs.')();
   await showLetters(page, [late]);
   assert.deepEqual(changes(), ['POST /v1/queues/mail/retry', 'POST /v1/queues/mail/drop', 'POST /v1/queues/mail/retry']);
   const { queues } = await world.ask('/v1/queues', server.keys.admin);

@@ -43,6 +43,8 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
     history.replaceState(null, '', hash === '' ? location.pathname : `#${hash}`);
   }, [view, query, openName, openRecipe]);
 
+  useEffect(() => live.show(view === 'leases'), [live, view]);
+
   const views: View[] = ['leases', ...kinds.filter((kind) => recipes.boards[kind].there === true || kind === view)];
   const show = (to: View) => {
     if (to === view) return;

@@ -66,6 +66,7 @@ export class Live {
     lost: () => this.lost(),
     refused: (problem) => this.refused(problem),
   });
+  private shown = true;
   private lastEvent: string | null = null;
   private views: View[] = [];
   private sweeping = false;
@@ -100,6 +101,18 @@ export class Live {
 
   get stale(): boolean {
     return this.link === 'reconnecting';
+  }
+
+  /** Nobody looks at leases: the page is hidden, or another tab of it is shown. */
+  private get idle(): boolean {
+    return document.hidden || !this.shown;
+  }
+
+  /** Whether leases are shown at all. */
+  show(shown: boolean): void {
+    if (this.shown === shown) return;
+    this.shown = shown;
+    this.wake();
   }
 
   get mayRevoke(): boolean {
@@ -177,7 +190,7 @@ export class Live {
   /** Asks again for what is in view. */
   private async sweep(): Promise<void> {
     if (this.sweeping) this.again = true;
-    if (this.sweeping || document.hidden || this.link === 'key') return;
+    if (this.sweeping || this.idle || this.link === 'key') return;
     const { era } = this;
     this.sweeping = true;
     this.again = false;
@@ -338,7 +351,7 @@ export class Live {
       this.later('status', eagerPause, () => this.refreshStatus());
     }
     // Nobody looks: no question is open, and on return everything is asked again.
-    if (document.hidden) this.rest();
+    if (this.idle) this.rest();
     if (event.resources.some((name) => name.startsWith(electionPrefix))) this.onElection();
     if (this.detail !== null && event.resources.includes(this.detail.name)) {
       this.later('detail', eagerPause, () => this.refreshDetail());
@@ -400,7 +413,7 @@ export class Live {
   // --- timers
 
   private readonly wake = (): void => {
-    if (!document.hidden && this.link === 'live') this.lookAgain();
+    if (!this.idle && this.link === 'live') this.lookAgain();
   };
 
   /** One timer for each task: the sooner wish wins. */

@@ -16,10 +16,10 @@ export function Text({ of, titled = true }: { of: string; titled?: boolean }) {
   );
 }
 
-/** Several lines of a stranger's text: output, an error, a body. Cut by whoever has it. */
-export function Block({ of, label }: { of: string; label: string }) {
+/** Several lines of a stranger's text: output, an error, a body. What may be long scrolls, and takes the focus for it. */
+export function Block({ of, label, scrolls = false }: { of: string; label: string; scrolls?: boolean }) {
   return (
-    <pre class="block" tabIndex={0} role="region" aria-label={label}>
+    <pre class={`block${scrolls ? ' scrolls' : ''}`} tabIndex={scrolls ? 0 : undefined} role="group" aria-label={label}>
       {lines(of).map((part) => (part.code ? <span class="code">{part.text}</span> : part.text))}
     </pre>
   );

@@ -17,18 +17,19 @@ export function parseExactly(text: string): unknown {
   return JSON.parse(text, keep as (name: string, value: unknown) => unknown);
 }
 
-/** More of a body than this says little more of why it failed. */
+/** More of a body, or of an error, says little more of why it failed. */
 const longest = 2000;
+const mostLines = 40;
 
 /** Indented, and cut: `rest` characters are left out. */
-export function pretty(body: unknown, most = longest): { text: string; rest: number } {
-  return cut(JSON.stringify(body, null, 2) ?? 'null', most);
-}
+export const pretty = (body: unknown): { text: string; rest: number } => cut(JSON.stringify(body, null, 2) ?? 'null');
 
-/** Cuts between characters, never inside one. */
-export function cut(text: string, most: number): { text: string; rest: number } {
-  if (text.length <= most) return { text, rest: 0 };
-  const unit = text.charCodeAt(most - 1);
-  const end = unit >= 0xd800 && unit < 0xdc00 ? most - 1 : most;
+/** Cuts by length and by lines, between characters and never inside one. */
+export function cut(text: string, most = longest, lines = mostLines): { text: string; rest: number } {
+  let end = text.split('\n', lines).join('\n').length;
+  if (end > most) {
+    const unit = text.charCodeAt(most - 1);
+    end = unit >= 0xd800 && unit < 0xdc00 ? most - 1 : most;
+  }
   return { text: text.slice(0, end), rest: text.length - end };
 }

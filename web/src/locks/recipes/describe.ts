@@ -53,7 +53,7 @@ export function sentenceOf(run: Run): string {
 
 /** What became of jobs that were to be retried or dropped. */
 export function settled(how: 'retry' | 'drop', asked: number, done: number): string {
-  const verb = how === 'retry' ? 'Put back' : 'Dropped';
+  const verb = how === 'retry' ? 'Retried' : 'Dropped';
   if (done === asked) return `${verb} ${counted(done, 'job')}.`;
   const gone = asked - done;
   return `${verb} ${count(done)} of ${counted(asked, 'job')}: ${gone === 1 ? 'one was' : `${count(gone)} were`} no longer dead.`;

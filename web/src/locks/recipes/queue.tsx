@@ -11,8 +11,6 @@ import { Block, Text, Ticking } from '../../shared/bits';
 import { PaneHead } from '../pane';
 import { ago, count, counted, span } from '../../shared/words';
 
-const longestError = 1000;
-
 interface Props {
   pane: Pane<DeadLetter>;
   /** Missing: it is not, or not yet, in the list. */
@@ -199,7 +197,7 @@ function Letter({ row, mayAct, old, chosen, onChoose, onAct }: LetterProps) {
           </span>
         )}
       </div>
-      {row.error !== null && row.error !== '' && <Cut {...cut(row.error, longestError)} label={`Error of job ${row.job}`} kind="error" />}
+      {row.error !== null && row.error !== '' && <Cut {...cut(row.error)} label={`Error of job ${row.job}`} kind="error" />}
       <Cut {...body} label={`Body of job ${row.job}`} kind="body" />
     </li>
   );

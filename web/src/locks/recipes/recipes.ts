@@ -53,7 +53,7 @@ export class Recipes {
   private shown: Kind | null = null;
   private era = -1;
   private link: Live['link'] = 'connecting';
-  private timers: Partial<Record<Kind, number>> = {};
+  private timers: Partial<Record<Kind, { timer: number; at: number }>> = {};
   /** Answers come in any order; one that is older than what is shown is dropped. */
   private asked: Partial<Record<Kind | 'pane', number>> = {};
   private readonly listeners = new Set<() => void>();
@@ -62,7 +62,9 @@ export class Recipes {
 
   start(): void {
     this.live.onChange(() => this.follow());
-    this.live.onElection = () => this.later('elections', 200);
+    this.live.onElection = () => {
+      if (this.shown === 'elections') this.later('elections', 200);
+    };
     document.addEventListener('visibilitychange', () => {
       if (!document.hidden && this.link === 'live') this.askAll();
     });
@@ -137,9 +139,17 @@ export class Recipes {
     for (const kind of kinds) this.later(kind, 0);
   }
 
+  /** One timer for each board: the sooner wish wins, so that a flood of events puts nothing off. */
   private later(kind: Kind, ms: number): void {
-    window.clearTimeout(this.timers[kind]);
-    this.timers[kind] = window.setTimeout(() => void this.refresh(kind), ms);
+    const at = now() + ms;
+    const set = this.timers[kind];
+    if (set !== undefined && set.at <= at) return;
+    window.clearTimeout(set?.timer);
+    const timer = window.setTimeout(() => {
+      delete this.timers[kind];
+      void this.refresh(kind);
+    }, ms);
+    this.timers[kind] = { timer, at };
   }
 
   private async refresh(kind: Kind): Promise<void> {

@@ -62,7 +62,7 @@ function RunItem({ run }: { run: RunWithTail }) {
       {run.tail !== null && run.tail !== '' && (
         <details open={bad}>
           <summary>End of its output</summary>
-          <Block of={run.tail.replace(/\n+$/, '')} label={`End of the output, run of ${ticksOf(run)}`} />
+          <Block scrolls of={run.tail.replace(/\n+$/, '')} label={`End of the output, run of ${ticksOf(run)}`} />
         </details>
       )}
     </li>
