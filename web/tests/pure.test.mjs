@@ -10,6 +10,9 @@ const words = await load('shared/words');
 const { compareNames } = await load('locks/order');
 const { Cutter } = await load('shared/cutter');
 const { Listing, contains } = await load('locks/listing');
+const { fromAddress, toAddress } = await load('locks/address');
+const { cut, parseExactly, pretty } = await load('locks/recipes/body');
+const describe = await load('locks/recipes/describe');
 
 const row = (name, token = '1', ends = 1000) => ({
   name,
@@ -187,4 +190,82 @@ test('jitter does not move an end, a renewal does', () => {
 test('the filter looks at names, holders, waiters and tokens', () => {
   const one = { ...row('Seat-14', '4711'), waiters: [{ holder: 'Bob', since: 0 }] };
   assert.deepEqual(['seat', 'h-se', 'bob', '4711', '471', 'nix'].map((text) => contains(one, text)), [true, true, true, true, false, false]);
+});
+
+// Goal: a moment to come is said in one unit, and one that is over is called due.
+test('how long until then', () => {
+  assert.deepEqual([1, 12_000, 59_999, 60_000, 299_000, 7_200_000, 90_000_000].map(words.ahead), [
+    'in 1 s',
+    'in 12 s',
+    'in 1 min',
+    'in 1 min',
+    'in 4 min',
+    'in 2 h',
+    'in 1 d',
+  ]);
+  assert.deepEqual([0, -999, -4000, -250_000].map(words.ahead), ['due now', 'due now', 'due 4 s ago', 'due 4 min ago']);
+  assert.equal(words.utc('2026-11-18T04:00:00.250+01:00'), '2026-11-18 03:00:00 UTC');
+  assert.equal(words.utc('never'), 'never');
+});
+
+// Goal: output keeps its lines and tabs, loses the colours of a terminal, and hides nothing else.
+test('lines of output', () => {
+  const said = words.lines('\u001b[1;31mred\u001b[0m\r\n\tin\u0007dented \n');
+  assert.deepEqual(said, [
+    { text: 'red', code: false },
+    { text: '\n\t', code: false },
+    { text: 'in', code: false },
+    { text: 'U+0007', code: true },
+    { text: 'dented ', code: false },
+    { text: '\n', code: false },
+  ]);
+});
+
+// Goal: a body is readable, is cut at a length and never within a character, and its numbers are those that were pushed.
+test('bodies of jobs', () => {
+  assert.deepEqual(pretty({ to: 'ada', list: [1] }), { text: '{\n  "to": "ada",\n  "list": [\n    1\n  ]\n}', rest: 0 });
+  assert.deepEqual([null, 'text', 0].map((body) => pretty(body).text), ['null', '"text"', '0']);
+  assert.deepEqual(pretty('x'.repeat(2100)), { text: `"${'x'.repeat(1999)}`, rest: 102 });
+  assert.deepEqual(cut('ab😀c', 3), { text: 'ab', rest: 3 });
+  assert.deepEqual(cut('ab😀c', 4), { text: 'ab😀', rest: 1 });
+  assert.deepEqual(cut('a\nb\nc\n', 100, 2), { text: 'a\nb', rest: 3 });
+  assert.deepEqual(parseExactly('{"a":[1,2.5,"x"]}'), { a: [1, 2.5, 'x'] });
+  // Node 20 cannot keep digits; browsers can, and are tested for it.
+  if (JSON.rawJSON) assert.equal(JSON.stringify(parseExactly('[9007199254740993,1.0]')), '[9007199254740993,1.0]');
+});
+
+// Goal: a run is told whole in one sentence, and ticks that nobody ran claim neither machine nor lateness.
+test('runs in words', () => {
+  const run = { tick: '2026-11-18T03:00:00Z', upto: '2026-11-18T03:00:00Z', ticks: 1, machine: 'host-1', started_at: '2026-11-18T03:00:01Z' };
+  const failed = { ...run, state: 'failed', ended_at: '2026-11-18T03:04:13Z', code: 2, late_ms: 1200 };
+  assert.equal(describe.sentenceOf(failed), 'failed: 2026-11-18 03:00:00 UTC, on host-1, 1.2 s late, exit code 2');
+  assert.equal(describe.took(failed), '4 min 12 s');
+  const missed = { ...run, state: 'missed', upto: '2026-11-18T05:00:00Z', ticks: 3, machine: null, ended_at: null, code: null, late_ms: 0 };
+  assert.equal(describe.sentenceOf(missed), 'missed, 3 ticks: 2026-11-18 03:00:00 UTC to 2026-11-18 05:00:00 UTC');
+  assert.equal(describe.took(missed), null);
+  assert.deepEqual([0, 999, 1000, 95_000].map(describe.lateness), ['on time', 'on time', '1.0 s late', '1 min 35 s late']);
+  assert.equal(new Set(Object.values(describe.signs)).size, 6, 'no two states have the same sign');
+});
+
+// Goal: nobody takes a count that was not finished for the whole, nor a retry of some for one of all.
+test('figures of a queue and outcomes', () => {
+  const few = { ready: 9000, delayed: 999, taken: 3, retried: 12, dead: 0 };
+  assert.deepEqual(describe.figuresOf(few), { waiting: '9,999', ready: '9,000', delayed: '999', taken: '3', retried: '12', dead: '0' });
+  const many = { ready: 9000, delayed: 1000, taken: 3, retried: 0, dead: 10_000 };
+  assert.deepEqual(describe.figuresOf(many), { waiting: '10,000+', ready: '9,000+', delayed: '1,000+', taken: '3', retried: '0+', dead: '10,000+' });
+  assert.equal(describe.settled('retry', 2, 2), 'Retried 2 jobs.');
+  assert.equal(describe.settled('drop', 3, 2), 'Dropped 2 of 3 jobs: one was no longer dead.');
+  assert.equal(describe.settled('drop', 3, 0), 'Dropped 0 of 3 jobs: 3 were no longer dead.');
+});
+
+// Goal: an address leads back to what was seen; what it says of no tab is a tab of leases, as in old links.
+test('addresses', () => {
+  const places = [
+    { view: 'leases', query: '', resource: null, recipe: null },
+    { view: 'leases', query: 'a&b=c', resource: '#r%', recipe: null },
+    { view: 'queues', query: '', resource: null, recipe: 'mail/ü' },
+  ];
+  for (const place of places) assert.deepEqual(fromAddress(`#${toAddress(place)}`), place);
+  assert.equal(fromAddress('#q=x&r=y').view, 'leases');
+  assert.equal(fromAddress('#t=nonsense').view, 'leases');
 });

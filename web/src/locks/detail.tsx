@@ -1,10 +1,11 @@
 // One resource: everybody who holds it, everybody who waits, in order.
 
-import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 import type { Resource } from './api';
 import { Text, Ticking } from '../shared/bits';
 import { stamp } from '../shared/clock';
 import type { Detail, Live } from './live';
+import { PaneHead } from './pane';
 import { Mode } from './row';
 import { ago, count, counted, exact, span } from '../shared/words';
 
@@ -18,28 +19,10 @@ interface Props {
 }
 
 export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
-  const heading = useRef<HTMLHeadingElement>(null);
-  // Also after a revoke: the button that had the focus may be gone. Before it is painted, so that no key is lost.
-  useLayoutEffect(() => heading.current?.focus(), [detail.name, note]);
   const { resource } = detail;
   return (
     <section class={`detail${live.stale ? ' stale' : ''}`} aria-labelledby="detail-title">
-      <div class="detail-head">
-        <h2 id="detail-title" ref={heading} tabIndex={-1}>
-          <Text of={detail.name} titled={false} />
-        </h2>
-        <button type="button" class="square" onClick={onClose} aria-label="Close" title="Close (Esc)">
-          ×
-        </button>
-      </div>
-      <div role="status" class="note-place">
-        {note !== null && <p class="note">{note}</p>}
-      </div>
-      {detail.error !== null && (
-        <p class="wrong" role="alert">
-          {detail.error}
-        </p>
-      )}
+      <PaneHead name={detail.name} note={note} error={detail.error} onClose={onClose} />
       {resource === null ? (
         <p class="quiet">{detail.loading ? 'Asking the server…' : 'Nobody holds it, and nobody waits for it.'}</p>
       ) : (

@@ -1,9 +1,11 @@
 // The head of the page: is it live, how busy is the server, what does its engine promise?
 
+import type { View } from './address';
 import { promiseNames, type PromiseName, type Status } from './api';
 import { Ticking } from '../shared/bits';
 import { key } from '../shared/http';
 import type { Link, Live } from './live';
+import { Tabs } from './tabs';
 import { count, rate, span } from '../shared/words';
 
 export const promises: Record<PromiseName, { word: string; means: string }> = {
@@ -14,7 +16,16 @@ export const promises: Record<PromiseName, { word: string; means: string }> = {
   outlives_process: { word: 'outlives process', means: 'a lease depends on its time alone, not on who took it' },
 };
 
-export function Head({ live, narrow, onHelp }: { live: Live; narrow: boolean; onHelp: () => void }) {
+interface Props {
+  live: Live;
+  narrow: boolean;
+  views: readonly View[];
+  view: View;
+  onView: (view: View) => void;
+  onHelp: () => void;
+}
+
+export function Head({ live, narrow, onHelp, ...tabs }: Props) {
   return (
     <header class="head">
       <h1>
@@ -35,6 +46,7 @@ export function Head({ live, narrow, onHelp }: { live: Live; narrow: boolean; on
         </button>
       </div>
       {live.link !== 'key' && <Figures status={live.status} narrow={narrow} />}
+      {live.link !== 'key' && <Tabs {...tabs} />}
     </header>
   );
 }

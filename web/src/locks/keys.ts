@@ -7,13 +7,19 @@ import type { ListHandle } from './list';
 interface Keys {
   letters: boolean;
   enabled: boolean;
-  list: RefObject<ListHandle | null>;
-  search: RefObject<HTMLInputElement | null>;
-  onOpen: () => void;
+  list: RefObject<Moves | null>;
+  /** Only leases are searched, opened from a marked row, and revoked. */
+  search?: RefObject<HTMLInputElement | null>;
+  onOpen?: () => void;
+  onRevoke?: () => void;
   onEscape: () => void;
-  onRevoke: () => void;
   onHelp: () => void;
+  /** The tab at a place, counted from 1. */
+  onTab: (place: number) => void;
 }
+
+/** What keys move in: rows with a mark, or buttons with the focus. */
+export type Moves = Pick<ListHandle, 'move' | 'jump' | 'focus'>;
 
 export function useKeys(keys: Keys): void {
   const latest = useRef(keys);
@@ -21,6 +27,9 @@ export function useKeys(keys: Keys): void {
   useEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       if (!latest.current.enabled || event.defaultPrevented || event.isComposing) return;
+      // A dialog has the keys. Asked of the document, which knows at once that it was closed: the page learns of it later,
+      // and a key may come between.
+      if (document.querySelector('dialog[open]') !== null) return;
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (handle(latest.current, event)) event.preventDefault();
     };
@@ -36,11 +45,11 @@ function handle(keys: Keys, event: KeyboardEvent): boolean {
     keys.onEscape();
     return true;
   }
-  if (at === keys.search.current) return fromSearch(keys, event.key);
+  if (at === keys.search?.current) return fromSearch(keys, event.key);
   if (at.matches('input, textarea, select')) return false;
   const inList = at.id === 'list';
-  if ((inList || at === document.body) && move(keys, event.key)) return true;
-  if (inList && event.key === 'Enter') {
+  if ((inList || at === document.body || at.matches('.opener')) && move(keys, event.key)) return true;
+  if (inList && keys.onOpen !== undefined && event.key === 'Enter') {
     keys.onOpen();
     return true;
   }
@@ -69,14 +78,15 @@ function move({ list }: Keys, key: string): boolean {
 
 function letter(keys: Keys, key: string): boolean {
   const rows = keys.list.current;
-  if (key === '/') {
+  if (key === '/' && keys.search !== undefined) {
     keys.search.current?.focus();
     keys.search.current?.select();
   } else if (key === 'j' || key === 'k') {
     rows?.move(key === 'j' ? 1 : -1);
     rows?.focus();
-  } else if (key === 'r') keys.onRevoke();
+  } else if (key === 'r' && keys.onRevoke !== undefined) keys.onRevoke();
   else if (key === '?') keys.onHelp();
+  else if (/^[1-9]$/.test(key)) keys.onTab(Number(key));
   else return false;
   return true;
 }

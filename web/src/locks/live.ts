@@ -22,6 +22,8 @@ const pageSize = 200;
 const flood = 500;
 const calmPause = 2000;
 const eagerPause = 200;
+/** An election is a lease on a resource of this name. */
+export const electionPrefix = 'election/';
 
 export interface Detail {
   name: string;
@@ -51,6 +53,10 @@ export class Live {
   detail: Detail | null = null;
   /** Counts changes, so that views know when to look. */
   version = 0;
+  /** Rises with every key and every start: answers of an earlier one are dropped. */
+  era = 0;
+  /** Called when a leader may have come, gone, or changed its value. */
+  onElection: () => void = () => {};
 
   private readonly listeners = new Set<() => void>();
   private readonly stream = new Stream('/v1/watch', key.get, {
@@ -60,6 +66,7 @@ export class Live {
     lost: () => this.lost(),
     refused: (problem) => this.refused(problem),
   });
+  private shown = true;
   private lastEvent: string | null = null;
   private views: View[] = [];
   private sweeping = false;
@@ -72,8 +79,6 @@ export class Live {
   private timers: Partial<Record<'sweep' | 'status' | 'detail' | 'notify', number>> = {};
   /** How long the last listing took: a server that needs long is asked less often. */
   private took = 0;
-  /** Answers of an earlier key or an earlier start are dropped. */
-  private era = 0;
 
   start(): void {
     this.era += 1;
@@ -96,6 +101,18 @@ export class Live {
 
   get stale(): boolean {
     return this.link === 'reconnecting';
+  }
+
+  /** Nobody looks at leases: the page is hidden, or another tab of it is shown. */
+  private get idle(): boolean {
+    return document.hidden || !this.shown;
+  }
+
+  /** Whether leases are shown at all. */
+  show(shown: boolean): void {
+    if (this.shown === shown) return;
+    this.shown = shown;
+    this.wake();
   }
 
   get mayRevoke(): boolean {
@@ -173,7 +190,7 @@ export class Live {
   /** Asks again for what is in view. */
   private async sweep(): Promise<void> {
     if (this.sweeping) this.again = true;
-    if (this.sweeping || document.hidden || this.link === 'key') return;
+    if (this.sweeping || this.idle || this.link === 'key') return;
     const { era } = this;
     this.sweeping = true;
     this.again = false;
@@ -309,6 +326,7 @@ export class Live {
     if (batch.length > flood) {
       this.lastEvent = batch.at(-1)?.id ?? null;
       this.lookAgain();
+      this.onElection();
       return;
     }
     for (const message of batch) this.message(message);
@@ -333,7 +351,8 @@ export class Live {
       this.later('status', eagerPause, () => this.refreshStatus());
     }
     // Nobody looks: no question is open, and on return everything is asked again.
-    if (document.hidden) this.rest();
+    if (this.idle) this.rest();
+    if (event.resources.some((name) => name.startsWith(electionPrefix))) this.onElection();
     if (this.detail !== null && event.resources.includes(this.detail.name)) {
       this.later('detail', eagerPause, () => this.refreshDetail());
     }
@@ -365,11 +384,15 @@ export class Live {
     }
   }
 
+  /** Asks for another key where the server does not accept this one. Says whether that was it. */
+  refusedKey(error: unknown): boolean {
+    if (!(error instanceof Problem) || error.status !== 401) return false;
+    this.needKey(key.get() === null ? null : 'The server does not accept this key.');
+    return true;
+  }
+
   private failed(error: unknown): void {
-    if (error instanceof Problem && error.status === 401) {
-      this.needKey(key.get() === null ? null : 'The server does not accept this key.');
-      return;
-    }
+    if (this.refusedKey(error)) return;
     // A call that did not reach the server: the stream notices too, and says so.
     this.error = error instanceof Problem ? error.message : this.error;
     this.changed();
@@ -390,7 +413,7 @@ export class Live {
   // --- timers
 
   private readonly wake = (): void => {
-    if (!document.hidden && this.link === 'live') this.lookAgain();
+    if (!this.idle && this.link === 'live') this.lookAgain();
   };
 
   /** One timer for each task: the sooner wish wins. */

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { everyTick, now } from './clock';
-import { parts, plain } from './words';
+import { ahead, lines, parts, plain, utc } from './words';
 
 /** A stranger's text: never markup, isolated from the direction of its surroundings, nothing hidden in it. */
 export function Text({ of, titled = true }: { of: string; titled?: boolean }) {
@@ -13,6 +13,24 @@ export function Text({ of, titled = true }: { of: string; titled?: boolean }) {
     <bdi class="text" {...title}>
       {parts(of).map((part) => (part.code ? <span class="code">{part.text}</span> : part.text))}
     </bdi>
+  );
+}
+
+/** Several lines of a stranger's text: output, an error, a body. What may be long scrolls, and takes the focus for it. */
+export function Block({ of, label, scrolls = false }: { of: string; label: string; scrolls?: boolean }) {
+  return (
+    <pre class={`block${scrolls ? ' scrolls' : ''}`} tabIndex={scrolls ? 0 : undefined} role="group" aria-label={label}>
+      {lines(of).map((part) => (part.code ? <span class="code">{part.text}</span> : part.text))}
+    </pre>
+  );
+}
+
+/** A moment to come, in words; the instant itself is in the title. */
+export function Until({ moment, instant }: { moment: number; instant: string }) {
+  return (
+    <time dateTime={instant} title={utc(instant)}>
+      <Ticking text={(now) => ahead(moment - now)} />
+    </time>
   );
 }
 

@@ -29,6 +29,23 @@ export function ago(ms: number): string {
   return `${Math.floor(hours / 24)} d ago`;
 }
 
+/** How long until then, in one unit: `in 12 s`, `in 4 min`; once it is over, `due 4 min ago`. */
+export function ahead(ms: number): string {
+  if (ms <= 0) return ms > -1000 ? 'due now' : `due ${ago(-ms)}`;
+  const seconds = Math.ceil(ms / 1000);
+  if (seconds < 60) return `in ${seconds} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `in ${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 24 ? `in ${hours} h` : `in ${Math.floor(hours / 24)} d`;
+}
+
+/** An instant of the server (RFC 3339) for people: `2026-11-18 03:00:00 UTC`. */
+export function utc(instant: string): string {
+  const date = new Date(instant);
+  return Number.isNaN(date.getTime()) ? instant : `${date.toISOString().slice(0, 19).replace('T', ' ')} UTC`;
+}
+
 const grouped = new Intl.NumberFormat('en-US');
 
 export const count = (n: number): string => grouped.format(n);
@@ -58,17 +75,32 @@ export interface Part {
 const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\u00a0\u034f\u115f\u1160\u2000-\u200a\u202f\u205f\u2800\u3000\u3164\uffa0]/gu;
 
 /** Splits a name so that what cannot be seen is shown by its code, and outer spaces as open boxes. */
-export function parts(text: string): Part[] {
+export const parts = (text: string): Part[] => codes(text.replace(/^ +| +$/g, (spaces) => '␣'.repeat(spaces.length)));
+
+function codes(text: string): Part[] {
   const found: Part[] = [];
   let from = 0;
   const push = (part: string, code: boolean) => part !== '' && found.push({ text: part, code });
-  const inner = text.replace(/^ +| +$/g, (spaces) => '␣'.repeat(spaces.length));
-  for (const match of inner.matchAll(unseen)) {
-    push(inner.slice(from, match.index), false);
+  for (const match of text.matchAll(unseen)) {
+    push(text.slice(from, match.index), false);
     push(`U+${match[0].codePointAt(0)?.toString(16).toUpperCase().padStart(4, '0')}`, true);
     from = match.index + match[0].length;
   }
-  push(inner.slice(from), false);
+  push(text.slice(from), false);
+  return found;
+}
+
+// Colours of a terminal (SGR), as programs write them into their output.
+const colours = /\u001b\[[0-9;:]*m/g;
+
+/** Several lines of a stranger's text: lines and tabs stay, colours of a terminal go, the rest as in `parts`. */
+export function lines(text: string): Part[] {
+  const found: Part[] = [];
+  for (const match of text.replace(colours, '').replace(/\r\n/g, '\n').matchAll(/[\n\t]+|[^\n\t]+/g)) {
+    const [piece] = match;
+    if (/^[\n\t]/.test(piece)) found.push({ text: piece, code: false });
+    else found.push(...codes(piece));
+  }
   return found;
 }
 
