@@ -74,7 +74,7 @@ impl ElectArgs {
     ) -> anyhow::Result<CommandEnd> {
         let election = self.election(client);
         let resource = election.resource().to_owned();
-        let leased = LeasedCommand { resource: &resource, command: &self.command, plan };
+        let leased = LeasedCommand::new(&resource, &self.command, plan);
         loop {
             let lease = tokio::select! {
                 biased;

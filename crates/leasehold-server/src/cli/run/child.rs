@@ -17,12 +17,11 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use tokio::process::{Child, Command};
 
 use super::guard::GuardMessage;
+use super::output_tail::OutputTail;
 use super::terminal::Terminal;
 
-/// The environment of the command; `None` removes a variable that may come from an outer `run`.
-pub type Environment = [(&'static str, Option<String>); 5];
-
-/// Starts the command in its own process group.
+/// Starts the command in its own process group, with this environment: `None` removes a variable that may come from an outer
+/// `run`. With an `output`, what it prints is passed on and kept there, and its stdin is empty.
 ///
 /// Call it on the main thread: the parent-death signal is tied to the *thread* that forks, and is sent when that thread
 /// ends.
@@ -32,7 +31,8 @@ pub type Environment = [(&'static str, Option<String>); 5];
 /// The command could not be started. Then nothing of it runs.
 pub fn start_command(
     command: &[OsString],
-    environment: Environment,
+    environment: &[(&'static str, Option<String>)],
+    output: Option<&OutputTail>,
     terminal: Option<&Terminal>,
     to_guard: OwnedFd,
 ) -> io::Result<Child> {
@@ -44,6 +44,9 @@ pub fn start_command(
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
+    }
+    if let Some(output) = output {
+        output.connect(&mut command)?;
     }
     spawn_guarded(command, terminal, to_guard)
 }
