@@ -153,6 +153,15 @@ fn every_shell_line_works() {
                 end_of(worker);
                 continue;
             }
+            if line.starts_with("leasehold cron") {
+                // The tick of the advice comes once a day.
+                let line = line.replace("0 3 * * *", "* * * * * *");
+                let runner = site.start(&mut copy(&site, &format!("exec {line}")));
+                wait_until("a tick was run", || scripts_run(&site) > before);
+                common::signal(i32::try_from(runner.id()).expect("a pid"), rustix::process::Signal::TERM);
+                end_of(runner).with_code(0);
+                continue;
+            }
             try_line(&site, line).with_code(0);
             let runs = usize::from(line.contains("./"));
             assert_eq!(scripts_run(&site), before + runs, "{line}");

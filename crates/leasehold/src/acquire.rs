@@ -149,6 +149,11 @@ impl Acquire {
         self
     }
 
+    /// Whether the engine promises tokens.
+    pub(crate) fn has_fencing(&self) -> bool {
+        self.engine.promises().fencing
+    }
+
     /// Asks for a lease for correctness, with a token.
     ///
     /// Awaiting it is Invalid, before anything is asked, when the engine promises no fencing.

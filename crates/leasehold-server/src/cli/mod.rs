@@ -9,6 +9,7 @@
 
 mod acquire;
 mod advise;
+mod cron;
 mod doctor;
 mod elect;
 mod engines;
@@ -79,6 +80,7 @@ enum CliCommand {
     Once(once::OnceArgs),
     Queue(queue::QueueArgs),
     Elect(elect::ElectArgs),
+    Cron(cron::CronArgs),
     Advise(advise::AdviseArgs),
     Key(key::KeyArgs),
     Ls(ls::LsArgs),
@@ -160,6 +162,10 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
             block_on_this_thread(command.execute(&url))
         }
         CliCommand::Queue(command) => {
+            let url = chosen_url(&cli.url)?;
+            block_on_this_thread(command.execute(&url))
+        }
+        CliCommand::Cron(command) => {
             let url = chosen_url(&cli.url)?;
             block_on_this_thread(command.execute(&url))
         }

@@ -96,6 +96,12 @@ pub(crate) fn wall_micros() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// The time of day: schedules are about nothing else. Whether a tick has come is judged by the clock of the store.
+#[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]
+pub(crate) fn wall_time() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
+
 fn read_boot() -> [u8; 16] {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();

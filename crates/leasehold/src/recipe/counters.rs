@@ -2,10 +2,19 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::time::Duration;
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use super::cron::RunState;
 
 static ELECTION_TERMS: AtomicU64 = AtomicU64::new(0);
 static OPTIMISTIC_CONFLICTS: AtomicU64 = AtomicU64::new(0);
 static FLIGHTS: [AtomicU64; FlightOutcome::ALL.len()] = [const { AtomicU64::new(0) }; FlightOutcome::ALL.len()];
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+static CRON_RUNS: [AtomicU64; RunState::ALL.len()] = [const { AtomicU64::new(0) }; RunState::ALL.len()];
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+static CRON_LATE_MILLIS: AtomicU64 = AtomicU64::new(0);
 
 /// Where the value of a [`flight`](super::flight) came from. The label `outcome` of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +74,36 @@ pub fn read_optimistic_conflicts() -> u64 {
 #[must_use]
 pub fn read_flights(outcome: FlightOutcome) -> u64 {
     FLIGHTS[outcome as usize].load(Ordering::Relaxed)
+}
+
+/// How many scheduled runs this process saw end so: `leasehold_cron_runs_total`. Missed and skipped ticks are `Missed`:
+/// `leasehold_cron_missed_total`.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[must_use]
+pub fn read_cron_runs(state: RunState) -> u64 {
+    CRON_RUNS[state as usize].load(Ordering::Relaxed)
+}
+
+/// How late the last run of this process was begun: `leasehold_cron_late_seconds`.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[must_use]
+pub fn read_cron_late() -> Duration {
+    Duration::from_millis(CRON_LATE_MILLIS.load(Ordering::Relaxed))
+}
+
+#[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]
+pub(super) fn count_cron_run(state: RunState) {
+    CRON_RUNS[state as usize].fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]
+pub(super) fn count_cron_missed(ticks: u32) {
+    CRON_RUNS[RunState::Missed as usize].fetch_add(u64::from(ticks), Ordering::Relaxed);
+}
+
+#[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]
+pub(super) fn count_cron_late(late: Duration) {
+    CRON_LATE_MILLIS.store(u64::try_from(late.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
 pub(super) fn count_election_term() {

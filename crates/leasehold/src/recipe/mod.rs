@@ -10,7 +10,7 @@
 //! - [`store`] (features `postgres`, `sqlite`, `http`): where recipes keep their rows. Opening it makes and migrates the tables.
 //! - [`once`] (features `postgres`, `sqlite`, `http`): idempotency keys. The first answer is stored, and repeated requests get it.
 //! - [`queue`] (features `postgres`, `sqlite`, `http`): jobs, each delivery with a token; by key: in order, one worker per key.
-//! - [`cron`] (features `postgres`, `sqlite`, `http`): the ledger of scheduled runs.
+//! - [`cron`] (features `postgres`, `sqlite`, `http`): the ledger of scheduled runs; with the feature `cron` schedules, and a runner.
 //! - [`election`]: one leader of many, which steps down before another can follow.
 //! - [`flight`]: single flight: one computes a value for the cache, the others wait or take the old one.
 //! - [`several`]: leases on several engines at once, in one order for everybody.
@@ -52,6 +52,6 @@ pub mod store;
 pub mod unique;
 
 pub use error::{RecipeError, RecipeRefusal};
-pub use lease_kind::LeaseKind;
+pub use lease_kind::{LeaseKind, StrongestLease};
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "http"))]
 pub use store::Store;

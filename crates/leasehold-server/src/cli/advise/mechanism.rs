@@ -206,10 +206,11 @@ pub const QUEUE_BY_KEY: Mechanism = Mechanism {
 
 pub const CRON: Mechanism = Mechanism {
     name: "cron",
-    why: "Each tick is run by one machine of the fleet: the one that gets its lease.",
+    why: "Each tick is run by one machine of the fleet: the one that gets its lease. A ledger keeps every tick.",
     limits: &[
-        "A run whose machine dies is not repeated.",
-        "A lease for each tick, never released, has no history. The clocks of the machines must agree to well within a period.",
+        "A run whose machine dies is reported as lost, and not repeated.",
+        "A frozen machine wakes up and does not know it yet. If the run writes data, fence them with its token.",
+        "Without a store, --at-most-once: a lease for each tick, and no history.",
     ],
     lines: &[
         shell("leasehold cron report --schedule \"0 3 * * *\" -- ./report.sh").with("cron"),

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::run::child::{API_KEY_VARIABLE, spawn_guarded};
 use crate::cli::run::group::Group;
 use crate::cli::run::guard::Guard;
-use crate::cli::run::leased_command::not_started;
+use crate::cli::run::leased_command::check_exists;
 use crate::cli::target;
 
 /// The exit code of a command whose job can never succeed: EX_DATAERR of sysexits.
@@ -45,15 +45,7 @@ impl JobCommand {
     ///
     /// Exit code 127.
     pub fn check_exists(&self) -> anyhow::Result<()> {
-        let program = self.command.first().cloned().unwrap_or_default();
-        let named = std::path::Path::new(&program);
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = if named.components().count() > 1 {
-            named.exists()
-        } else {
-            std::env::split_paths(&path).any(|folder| folder.join(named).is_file())
-        };
-        if found { Ok(()) } else { Err(not_started(&self.command, &io::ErrorKind::NotFound.into())) }
+        check_exists(&self.command)
     }
 
     /// Runs the command for one job.

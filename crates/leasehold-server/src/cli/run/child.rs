@@ -17,15 +17,14 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use tokio::process::{Child, Command};
 
 use super::guard::GuardMessage;
+use super::output_tail::OutputTail;
 use super::terminal::Terminal;
 
 /// The credential of this process. A command gets it only if somebody asks for that.
 pub const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
-/// The environment of the command; `None` removes a variable that may come from an outer `run`.
-pub type Environment = [(&'static str, Option<String>); 5];
-
-/// Starts the command in its own process group.
+/// Starts the command in its own process group, with this environment: `None` removes a variable that may come from an outer
+/// `run`. With an `output`, what it prints is passed on and kept there, and its stdin is empty.
 ///
 /// Call it on the main thread: the parent-death signal is tied to the *thread* that forks, and is sent when that thread
 /// ends.
@@ -35,22 +34,22 @@ pub type Environment = [(&'static str, Option<String>); 5];
 /// The command could not be started. Then nothing of it runs.
 pub fn start_command(
     command: &[OsString],
-    environment: Environment,
+    environment: &[(&'static str, Option<String>)],
+    output: Option<&OutputTail>,
     terminal: Option<&Terminal>,
     to_guard: OwnedFd,
-    pass_key: bool,
 ) -> io::Result<Child> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(arguments);
-    if !pass_key {
-        command.env_remove(API_KEY_VARIABLE);
-    }
     for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
+    }
+    if let Some(output) = output {
+        output.connect(&mut command)?;
     }
     spawn_guarded(command, terminal, to_guard)
 }

@@ -2,21 +2,24 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
 use anyhow::Context;
 use leasehold::fence::FenceSetting;
-use leasehold::{Error, FencedLease, Lease, Refusal};
+use leasehold::recipe::LeaseKind as _;
+pub use leasehold::recipe::StrongestLease as RunLease;
+use leasehold::{Error, Refusal};
 
 use super::super::target;
 use super::child;
 use super::group::Group;
 use super::guard::Guard;
+use super::output_tail::OutputTail;
 use super::plan::RunPlan;
-use super::supervise::{RunOutcome, Supervisor};
+pub use super::supervise::RunOutcome;
+use super::supervise::Supervisor;
 use super::terminal::Terminal;
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::output;
@@ -44,80 +47,76 @@ impl CommandEnd {
     }
 }
 
-/// The lease in the strongest form the engine offers.
-pub enum RunLease {
-    Fenced(FencedLease),
-    Plain(Lease),
-}
-
-impl Deref for RunLease {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        match self {
-            Self::Fenced(lease) => lease,
-            Self::Plain(lease) => lease,
-        }
-    }
-}
-
-impl RunLease {
-    /// What fences are shown: the token, for the resource of this lease only.
-    fn fence_setting(&self) -> Option<String> {
-        match self {
-            Self::Fenced(lease) => FenceSetting::for_lease(lease).ok().map(|setting| setting.to_string()),
-            Self::Plain(_) => None,
-        }
-    }
-
-    fn token(&self) -> Option<String> {
-        match self {
-            Self::Fenced(lease) => Some(lease.token().to_string()),
-            Self::Plain(_) => None,
-        }
-    }
-
-    async fn release(self) -> Result<bool, Error> {
-        match self {
-            Self::Fenced(lease) => lease.release().await,
-            Self::Plain(lease) => lease.release().await,
-        }
+/// What fences are shown: the token, for the resource of this lease only.
+fn fence_setting(lease: &RunLease) -> Option<String> {
+    match lease {
+        RunLease::Fenced(lease) => FenceSetting::for_lease(lease).ok().map(|setting| setting.to_string()),
+        RunLease::Plain(_) => None,
     }
 }
 
 /// A command, and the resource whose lease it runs under.
 pub struct LeasedCommand<'a> {
-    pub resource: &'a str,
-    pub command: &'a [OsString],
-    pub plan: RunPlan,
-    /// The command gets the API key of this process.
-    pub pass_key: bool,
+    resource: &'a str,
+    command: &'a [OsString],
+    plan: RunPlan,
+    /// More of the environment; none removes a variable.
+    environment: Vec<(&'static str, Option<String>)>,
+    /// Where its output is kept too. Then it has no stdin, and not the terminal.
+    output: Option<&'a OutputTail>,
 }
 
-impl LeasedCommand<'_> {
+impl<'a> LeasedCommand<'a> {
+    pub fn new(resource: &'a str, command: &'a [OsString], plan: RunPlan) -> Self {
+        let environment = vec![(child::API_KEY_VARIABLE, None)];
+        Self { resource, command, plan, environment, output: None }
+    }
+
+    /// Whether the command gets the API key of this process. Otherwise it does not.
+    pub fn pass_key(mut self, passed: bool) -> Self {
+        if passed {
+            self.environment.retain(|(name, _)| *name != child::API_KEY_VARIABLE);
+        }
+        self
+    }
+
+    /// Gives the command one more variable; none removes it.
+    pub fn variable(mut self, name: &'static str, value: Option<String>) -> Self {
+        self.environment.push((name, value));
+        self
+    }
+
+    /// Keeps the end of its output here, beside passing it on.
+    pub fn keep_output(mut self, output: &'a OutputTail) -> Self {
+        self.output = Some(output);
+        self
+    }
+
     /// Runs the command under the lease, gives the lease back, and says how it ended.
     pub async fn run(&self, lease: RunLease, signals: &mut Signals) -> anyhow::Result<CommandEnd> {
-        let plan = self.plan;
+        match self.watch(&lease, signals).await {
+            Ok(ending) => self.release_and_report(lease, &ending).await,
+            Err(error) => {
+                let _ = lease.end().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs the command under the lease, until nothing of it is left. The lease stays.
+    pub async fn watch(&self, lease: &RunLease, signals: &mut Signals) -> anyhow::Result<RunOutcome> {
         let now = target::system_clock().now();
-        if now >= plan.term_at(now.plus(lease.remaining())) {
-            let _ = lease.release().await;
+        if now >= self.plan.term_at(now.plus(lease.remaining())) {
             return Err(Failure::coded(
                 exit::UNAVAILABLE,
                 "the lease was granted too late to start the command: the engine is slow, give a longer --ttl",
             ));
         }
-        let started = self.start_and_watch(&lease, signals).await;
-        let (ending, guard) = match started {
-            Ok(started) => started,
-            Err(error) => {
-                let _ = lease.release().await;
-                return Err(error);
-            }
-        };
+        let (ending, guard) = self.start_and_watch(lease, signals).await?;
         if let Some(guard) = guard {
             guard.dismiss();
         }
-        self.release_and_report(lease, &ending).await
+        Ok(ending)
     }
 
     /// Starts guard and command, and watches until both need no more watching.
@@ -127,16 +126,18 @@ impl LeasedCommand<'_> {
         signals: &mut Signals,
     ) -> anyhow::Result<(RunOutcome, Option<Guard>)> {
         let guard = Guard::start()?;
-        let terminal = Terminal::in_foreground();
+        let terminal = if self.output.is_some() { None } else { Terminal::in_foreground() };
         let to_guard = guard.for_child().context("share the pipe of the guard")?;
-        let environment = [
-            ("LEASEHOLD_TOKEN", lease.token()),
+        let mut environment = vec![
+            ("LEASEHOLD_TOKEN", lease.token().map(|token| token.to_string())),
             ("LEASEHOLD_RESOURCE", Some(self.resource.to_owned())),
             ("LEASEHOLD_LEASE_ID", Some(lease.lease_id().expose().to_owned())),
             ("LEASEHOLD_MARK", Some(lease.lease_id().mark())),
-            ("LEASEHOLD_FENCE", lease.fence_setting()),
+            ("LEASEHOLD_FENCE", fence_setting(lease)),
         ];
-        let child = match child::start_command(self.command, environment, terminal.as_ref(), to_guard, self.pass_key) {
+        environment.extend(self.environment.iter().cloned());
+        let started = child::start_command(self.command, &environment, self.output, terminal.as_ref(), to_guard);
+        let child = match started {
             Ok(child) => child,
             Err(error) => {
                 guard.dismiss();
@@ -154,13 +155,13 @@ impl LeasedCommand<'_> {
     }
 
     /// Gives the lease back, where that is right, and says how it ended.
-    async fn release_and_report(&self, lease: RunLease, ending: &RunOutcome) -> anyhow::Result<CommandEnd> {
+    pub async fn release_and_report(&self, lease: RunLease, ending: &RunOutcome) -> anyhow::Result<CommandEnd> {
         let name = output::plain(self.resource);
         let mut lost = ending.lost;
         if !ending.gone {
             output::say(format!("something of the command cannot be killed: {name} is left to lapse"));
         } else if lease.is_live() {
-            match lease.release().await {
+            match lease.end().await {
                 Ok(_) => {}
                 Err(Error::Refused(Refusal::Stale | Refusal::NotHeld)) => lost = true,
                 Err(error) => {
@@ -169,12 +170,18 @@ impl LeasedCommand<'_> {
                 }
             }
         }
+        Ok(self.report(ending, lost))
+    }
+
+    /// Says how it ended.
+    pub fn report(&self, ending: &RunOutcome, lost: bool) -> CommandEnd {
         let how = ending.status.map_or_else(|| "killed".to_owned(), |status| status.to_string());
         if lost {
+            let name = output::plain(self.resource);
             output::say(format!("the lease on {name} was lost before the command had ended ({how})"));
-            return Ok(CommandEnd::Lost { asked_to_end: ending.asked_to_end });
+            return CommandEnd::Lost { asked_to_end: ending.asked_to_end };
         }
-        Ok(CommandEnd::Ended(ending.status.map_or(exit::UNEXPECTED, passed_on)))
+        CommandEnd::Ended(ending.status.map_or(exit::UNEXPECTED, passed_on))
     }
 }
 
@@ -188,6 +195,23 @@ pub fn holder_label(command: &[OsString]) -> String {
     let mut label = output::plain(&label);
     label.truncate(label.floor_char_boundary(200));
     label
+}
+
+/// A command that does not exist would fail again and again: those who run it many times look before the first.
+///
+/// # Errors
+///
+/// Exit code 127.
+pub fn check_exists(command: &[OsString]) -> anyhow::Result<()> {
+    let program = command.first().cloned().unwrap_or_default();
+    let named = Path::new(&program);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = if named.components().count() > 1 {
+        named.exists()
+    } else {
+        std::env::split_paths(&path).any(|folder| folder.join(named).is_file())
+    };
+    if found { Ok(()) } else { Err(not_started(command, &io::ErrorKind::NotFound.into())) }
 }
 
 /// The end of a command that could not be started, as shells say it.

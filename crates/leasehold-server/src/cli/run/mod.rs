@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Read [`plan`] first (when), then [`leased_command`] and [`supervise`] (what), then [`child`] and [`guard`] (how).
-//! `elect` runs its command by the same means.
+//! `elect` and `cron` run their commands by the same means.
 //!
 //! # Not promised
 //!
@@ -16,6 +16,7 @@ pub mod child;
 pub mod group;
 pub mod guard;
 pub mod leased_command;
+pub mod output_tail;
 pub mod plan;
 mod supervise;
 mod terminal;
@@ -24,6 +25,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold::recipe::LeaseKind as _;
 use leasehold::{Error, Leasehold};
 
 use self::leased_command::{CommandEnd, LeasedCommand, RunLease};
@@ -86,7 +88,7 @@ impl RunArgs {
             taken = self.acquire(&client) => taken.map_err(anyhow::Error::from),
             signal = signals.next() => Err(signals::interrupted(signal, signals::NOTHING_HELD)),
         };
-        let leased = LeasedCommand { resource: &self.name, command: &self.command, plan, pass_key: self.pass_key };
+        let leased = LeasedCommand::new(&self.name, &self.command, plan).pass_key(self.pass_key);
         let done = match taken {
             Ok(lease) => leased.run(lease, &mut signals).await.map(CommandEnd::exit_code),
             Err(error) => Err(error),
@@ -102,10 +104,6 @@ impl RunArgs {
         if let Some(max_hold) = self.max_hold {
             claim = claim.max_hold(max_hold);
         }
-        if client.promises().fencing {
-            Ok(RunLease::Fenced(claim.fenced().await?))
-        } else {
-            Ok(RunLease::Plain(claim.await?))
-        }
+        RunLease::ask_for(claim).await
     }
 }

@@ -18,14 +18,43 @@
 //! 2. Each tick from the first to the last is one run, or in one `missed` or `skipped` row.
 //! 3. A run that is found `running` under a lower token is `lost`. It is reported, and not repeated.
 //! 4. A finish without the token of the run writes nothing.
+//!
+//! # A tour of the modules (feature `cron`)
+//!
+//! - [`schedule`]: the fields of a crontab and a time zone, as instants; [`clock_change`]: what summer time does to them.
+//! - [`plan`]: which tick to run now, which are missed, when to look again. A pure function.
+//! - [`runner`]: waits for ticks, and begins each on one machine of many; [`turn`]: a run that was begun.
 
+#[cfg(feature = "cron")]
+pub mod clock_change;
 mod listing;
+#[cfg(feature = "cron")]
+pub mod plan;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "http")]
 mod remote;
+#[cfg(feature = "cron")]
+pub mod runner;
+#[cfg(feature = "cron")]
+pub mod schedule;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(all(test, feature = "cron"))]
+mod tests;
+#[cfg(feature = "cron")]
+pub mod turn;
+
+#[cfg(feature = "cron")]
+pub use clock_change::{ClockChange, ClockEffect};
+#[cfg(feature = "cron")]
+pub use plan::{CatchUp, Overlap};
+#[cfg(feature = "cron")]
+pub use runner::{CronError, CronLook, CronNotice, CronRunner, rfc3339};
+#[cfg(feature = "cron")]
+pub use schedule::{Schedule, next_tick};
+#[cfg(feature = "cron")]
+pub use turn::CronTurn;
 
 use std::time::{Duration, SystemTime};
 
@@ -110,6 +139,9 @@ pub enum RunState {
 }
 
 impl RunState {
+    /// Every state.
+    pub const ALL: [Self; 6] = [Self::Running, Self::Ok, Self::Failed, Self::Lost, Self::Missed, Self::Skipped];
+
     /// The word in the table.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -124,8 +156,7 @@ impl RunState {
     }
 
     fn from_word(word: &str) -> Option<Self> {
-        let all = [Self::Running, Self::Ok, Self::Failed, Self::Lost, Self::Missed, Self::Skipped];
-        all.into_iter().find(|state| state.as_str() == word)
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 }
 
@@ -230,6 +261,20 @@ impl Store {
         }
     }
 
+    /// The schedules that the ledger knows, by name.
+    ///
+    /// # Errors
+    ///
+    /// What the store says when it cannot be asked.
+    pub async fn cron_schedules(&self, limit: u32) -> Result<Vec<CronSchedule>, RecipeError> {
+        match &self.database {
+            #[cfg(feature = "postgres")]
+            StoreDatabase::Postgres(database) => database.cron_schedules(limit).await,
+            #[cfg(feature = "sqlite")]
+            StoreDatabase::Sqlite(database) => database.cron_schedules(limit).await,
+        }
+    }
+
     /// The newest rows of a schedule, newest first.
     ///
     /// # Errors
@@ -295,13 +340,14 @@ fn token_number(token: Option<Token>) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests {
+mod state_tests {
     use super::*;
 
     #[test]
     fn every_state_has_its_word() {
-        for state in ["running", "ok", "failed", "lost", "missed", "skipped"] {
-            assert_eq!(RunState::from_word(state).map(RunState::as_str), Some(state));
+        for (place, state) in RunState::ALL.into_iter().enumerate() {
+            assert_eq!(RunState::from_word(state.as_str()), Some(state));
+            assert_eq!(state as usize, place);
         }
         assert_eq!(RunState::from_word("unheard of"), None);
     }

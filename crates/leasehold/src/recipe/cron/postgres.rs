@@ -17,6 +17,8 @@ const BEGIN: &str = "SELECT tok, leasehold.cron_begin($1, to_timestamp($2 / 1000
 const FINISH: &str = "SELECT leasehold.cron_finish($1, to_timestamp($2 / 1000.0), $3, $4, $5, $6)";
 const SCHEDULE: &str = "SELECT name, spec, (extract(epoch FROM last_tick) * 1000)::bigint, token
     FROM leasehold.schedule WHERE name = $1";
+const SCHEDULES: &str = "SELECT name, spec, (extract(epoch FROM last_tick) * 1000)::bigint, token
+    FROM leasehold.schedule ORDER BY name LIMIT $1";
 const RUNS: &str =
     "SELECT (extract(epoch FROM tick) * 1000)::bigint, (extract(epoch FROM upto) * 1000)::bigint, ticks, token,
         state, machine, (extract(epoch FROM started_at) * 1000)::bigint, (extract(epoch FROM ended_at) * 1000)::bigint,
@@ -71,11 +73,13 @@ impl PostgresDatabase {
 
     pub(super) async fn cron_schedule(&self, name: &str) -> Result<Option<CronSchedule>, RecipeError> {
         let rows = self.call("read a schedule", SCHEDULE, &[(&name, Type::TEXT)]).await?;
-        let read = |row: &Row| -> Result<CronSchedule, SqlError> {
-            let last_tick = from_unix_millis(row.try_get(2)?);
-            Ok(CronSchedule { name: row.try_get(0)?, spec: row.try_get(1)?, last_tick, token: row.try_get(3)? })
-        };
-        rows.first().map(read).transpose().map_err(|_| corrupt("leasehold.schedule"))
+        rows.first().map(read_schedule).transpose().map_err(|_| corrupt("leasehold.schedule"))
+    }
+
+    pub(super) async fn cron_schedules(&self, limit: u32) -> Result<Vec<CronSchedule>, RecipeError> {
+        let limit = i64::from(limit);
+        let rows = self.call("read the schedules", SCHEDULES, &[(&limit, Type::INT8)]).await?;
+        rows.iter().map(read_schedule).collect::<Result<_, _>>().map_err(|_| corrupt("leasehold.schedule"))
     }
 
     pub(super) async fn cron_runs(&self, name: &str, limit: u32) -> Result<Vec<CronRun>, RecipeError> {
@@ -83,6 +87,11 @@ impl PostgresDatabase {
         let rows = self.call("read the runs", RUNS, &[(&name, Type::TEXT), (&limit, Type::INT8)]).await?;
         rows.iter().map(|row| read_run(row).ok().flatten().ok_or_else(|| corrupt("leasehold.run"))).collect()
     }
+}
+
+fn read_schedule(row: &Row) -> Result<CronSchedule, SqlError> {
+    let last_tick = from_unix_millis(row.try_get(2)?);
+    Ok(CronSchedule { name: row.try_get(0)?, spec: row.try_get(1)?, last_tick, token: row.try_get(3)? })
 }
 
 fn read_run(row: &Row) -> Result<Option<CronRun>, SqlError> {

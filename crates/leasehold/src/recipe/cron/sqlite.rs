@@ -23,6 +23,7 @@ const RUNNING: &str = "INSERT INTO leasehold_run (name, tick, upto, token, state
 const FINISH: &str = "UPDATE leasehold_run SET state = ?4, code = ?5, tail = ?6, ended_at = ?7
     WHERE name = ?1 AND tick = ?2 AND token = ?3 AND state = 'running'";
 const SCHEDULE: &str = "SELECT name, spec, last_tick, token FROM leasehold_schedule WHERE name = ?1";
+const SCHEDULES: &str = "SELECT name, spec, last_tick, token FROM leasehold_schedule ORDER BY name LIMIT ?1";
 const RUNS: &str = "SELECT tick, upto, ticks, token, state, machine, started_at, ended_at, code, tail
     FROM leasehold_run WHERE name = ?1 ORDER BY tick DESC LIMIT ?2";
 
@@ -47,12 +48,19 @@ impl SqliteDatabase {
     pub(super) async fn cron_schedule(&self, name: &str) -> Result<Option<CronSchedule>, RecipeError> {
         const ATTEMPT: &str = "read a schedule";
         let name = name.to_owned();
-        let read = |row: &Row<'_>| {
-            let last_tick = from_unix_millis(row.get(2)?);
-            Ok(CronSchedule { name: row.get(0)?, spec: row.get(1)?, last_tick, token: row.get(3)? })
-        };
         let work = move |db: &Connection, _| {
-            db.query_row(SCHEDULE, [name], read).optional().map_err(|error| sqlite_error(&error, ATTEMPT))
+            db.query_row(SCHEDULE, [name], read_schedule).optional().map_err(|error| sqlite_error(&error, ATTEMPT))
+        };
+        self.read(ATTEMPT, work).await
+    }
+
+    pub(super) async fn cron_schedules(&self, limit: u32) -> Result<Vec<CronSchedule>, RecipeError> {
+        const ATTEMPT: &str = "read the schedules";
+        let work = move |db: &Connection, _| {
+            let read = || -> rusqlite::Result<Vec<CronSchedule>> {
+                db.prepare_cached(SCHEDULES)?.query_map([limit], read_schedule)?.collect()
+            };
+            read().map_err(|error| sqlite_error(&error, ATTEMPT))
         };
         self.read(ATTEMPT, work).await
     }
@@ -100,6 +108,11 @@ fn begin_at(db: &Connection, start: &CronStart, clock: Tick) -> Result<CronBegun
     }
     db.execute(RUNNING, params![name, tick, token, machine, clock.now]).map_err(sql)?;
     Ok(CronBegun::First { token })
+}
+
+fn read_schedule(row: &Row<'_>) -> rusqlite::Result<CronSchedule> {
+    let last_tick = from_unix_millis(row.get(2)?);
+    Ok(CronSchedule { name: row.get(0)?, spec: row.get(1)?, last_tick, token: row.get(3)? })
 }
 
 fn read_run(row: &Row<'_>) -> rusqlite::Result<Option<CronRun>> {
