@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use leasehold::clock::wall_now;
 use leasehold::engine::Resource;
-use leasehold::recipe::cron::{CronRun, CronSchedule};
+use leasehold::recipe::cron::{CronRun, CronSchedule, next_tick};
 use leasehold::recipe::moment::format_moment;
 use leasehold::recipe::once::Answer;
 use leasehold::recipe::queue::calls::{ClaimedJob, QueueFacts};
@@ -238,10 +239,9 @@ impl ScheduleJson {
     }
 }
 
-/// When the schedule is due next; none: this version cannot tell.
-fn next_tick_of(_schedule: &CronSchedule) -> Option<SystemTime> {
-    // The text of a schedule is not understood by the library yet.
-    None
+/// When the schedule is due next; none: never, or its text is of a version that we do not know.
+fn next_tick_of(schedule: &CronSchedule) -> Option<SystemTime> {
+    next_tick(&schedule.spec, wall_now()).ok().flatten()
 }
 
 /// The leader of an election.

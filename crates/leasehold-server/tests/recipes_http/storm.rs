@@ -53,7 +53,8 @@ async fn a_server_that_is_killed_loses_nothing() {
     let queue = store
         .queue("storm")
         .visible(Duration::from_secs(3))
-        .backoff(Duration::from_millis(5), Duration::from_millis(20));
+        .backoff(Duration::from_millis(5))
+        .backoff_cap(Duration::from_millis(20));
     let queue = queue.max_attempts(1000).open().await.unwrap();
     let seen: Mutex<BTreeMap<i64, usize>> = Mutex::default();
     let answers: Mutex<BTreeMap<usize, BTreeSet<(i32, Vec<u8>)>>> = Mutex::default();

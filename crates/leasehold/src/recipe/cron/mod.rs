@@ -27,7 +27,6 @@
 
 #[cfg(feature = "cron")]
 pub mod clock_change;
-mod listing;
 #[cfg(feature = "cron")]
 pub mod plan;
 #[cfg(feature = "postgres")]
@@ -272,6 +271,8 @@ impl Store {
             StoreDatabase::Postgres(database) => database.cron_schedules(limit).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(database) => database.cron_schedules(limit).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(database) => database.cron_schedules(limit).await,
         }
     }
 
