@@ -44,10 +44,10 @@ async fn insist<T>(mut ask: impl AsyncFnMut() -> Result<T, RecipeError>) -> T {
     }
 }
 
-/// Goal: no job is lost, none is ended by a stale token, and each key has one answer, although the server is killed.
+/// Goal: no job is lost, and each key has one answer, although the server is killed.
 /// Method: kill -9 and start again on the same directory, while two workers take jobs that are pushed with a dedupe id each,
 /// and clients of once repeat their requests. At the end the queue is empty, each job was seen, and all answers of a key
-/// are the same. Late deliveries are acknowledged by their old tokens, and must be stale.
+/// are the same. A paused worker acknowledges jobs that others have ended, and is told that they are stale.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_server_that_is_killed_loses_nothing() {
     let mut server = Server::start();
@@ -114,7 +114,7 @@ async fn a_server_that_is_killed_loses_nothing() {
         }
         over.store(true, Ordering::SeqCst);
     };
-    // A worker that takes jobs and is paused until others have had them: its acknowledgements must change nothing.
+    // A worker that takes jobs and is paused until others have ended them.
     let calls = store.queue_calls("storm").unwrap();
     for number in 0..LATE_JOBS {
         queue.push(&number).dedupe(&format!("job-{number}")).await.unwrap();
@@ -148,6 +148,6 @@ async fn a_server_that_is_killed_loses_nothing() {
         assert_eq!(told.len(), 1, "key {key} has one answer: {told:?}");
     }
     let repeated = seen.values().filter(|count| **count > 1).count();
-    assert_eq!(refused, LATE_JOBS as usize, "no job is ended by a token that is not the newest");
+    assert_eq!(refused, LATE_JOBS as usize, "jobs that others have ended are stale");
     println!("{KILLS} kills, {one:?}, {two:?}, {repeated} jobs ran again, {refused} late acknowledgements refused");
 }
