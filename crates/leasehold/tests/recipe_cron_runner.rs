@@ -256,7 +256,7 @@ async fn a_lease_for_each_tick() {
     let turn = scene.run(&mut ada).await;
     assert!(turn.keeps_lease() && turn.finish(0, "").await.unwrap());
     let resource = format!("cron/report@{}", rfc3339(turn.tick()));
-    assert_eq!(turn.lease().resources(), [resource.clone()]);
+    assert_eq!(turn.lease().resources(), std::slice::from_ref(&resource));
     drop(turn);
     assert!(!scene.leasehold.inspect(&resource).await.unwrap().unwrap().holders.is_empty(), "it stays");
     assert!(matches!(bob.run_now(&scene.stop).await.unwrap(), CronLook::Taken { .. }));
