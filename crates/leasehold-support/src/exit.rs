@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | 0 | done |
 //! | 1 | unexpected error |
-//! | 2 | bad usage (also: another body under a `once` key) |
+//! | 2 | bad usage (also: another body under a `once` key, another schedule under a `cron` name) |
 //! | 3 | held by another, or the wait ran out, or in flight |
 //! | 4 | unavailable (also: directory in use) |
 //! | 5 | outcome unknown |
@@ -132,6 +132,17 @@ pub fn sentence(error: &anyhow::Error) -> String {
     }
     // A sentence is one line, whatever a cause far below put into it.
     text.replace(['\n', '\r'], " ")
+}
+
+/// An error that is told while the work goes on: itself and its causes, joined by colons, harmless to a terminal.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut sentence = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        sentence = format!("{sentence}: {error}");
+        cause = error.source();
+    }
+    crate::output::plain(&sentence)
 }
 
 #[cfg(test)]

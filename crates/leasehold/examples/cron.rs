@@ -1,7 +1,7 @@
 //! A cron slot: every machine starts the job at the same minute, one of them runs it.
 //!
 //! The name has the minute in it, and the lease is kept until long after that minute. A machine whose clock is behind
-//! still finds the slot taken.
+//! still finds the slot taken. `leasehold::recipe::cron` does this with a ledger: what ran, what was missed, what was lost.
 //!
 //! `cargo run --package leasehold --example cron`
 

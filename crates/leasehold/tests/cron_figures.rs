@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::Leasehold;
 use leasehold::recipe::Store;
-use leasehold::recipe::cron::{CronRunner, RunState, Schedule};
+use leasehold::recipe::cron::{CronRunner, CronTurn, RunState, Schedule};
 use leasehold_harness::postgres::Cluster;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -38,7 +38,7 @@ async fn what_a_thousand_machines_cost() {
             CronRunner::new(&leasehold, &store, "minutely", every_minute.clone()).machine(format!("machine-{machine}"));
         let (stop, runs) = (stop.clone(), runs.clone());
         machines.spawn(async move {
-            let count = async |_: &_| {
+            let count = async move |_: Arc<CronTurn>| {
                 runs.fetch_add(1, Ordering::SeqCst);
                 Ok::<(), std::io::Error>(())
             };

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // real stores live in real time
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::Leasehold;
 use leasehold::clock::SystemClock;
@@ -122,7 +122,8 @@ async fn a_runner_begins_what_is_due() {
     assert_eq!(scene.told(), ["lost", "missed 2"]);
     assert!(next.lost().is_some() && next.missed().is_some_and(|missed| missed.count == 2));
     assert!(next.finish(3, "last words").await.unwrap() && !next.finish(0, "").await.unwrap());
-    let expected = [(1, RunState::Ok), (1, RunState::Lost), (2, RunState::Missed), (1, RunState::Failed)];
+    // Skipped, not missed: to the ledger, the first run ended today, and these ticks are of yesterday.
+    let expected = [(1, RunState::Ok), (1, RunState::Lost), (2, RunState::Skipped), (1, RunState::Failed)];
     assert_eq!(scene.rows().await, expected);
 }
 
@@ -181,8 +182,14 @@ async fn another_schedule_is_refused_unless_it_replaces() {
 async fn an_engine_without_tokens_is_told_once() {
     let scene = Scene::new().await;
     let nodes = RedisNodes::start(3, &[]);
-    let redlock = Leasehold::open(&nodes.url("")).await.unwrap();
-    let mut runner = scene.runner_on(&redlock, "* * * * *");
+    let redlock = Leasehold::open(&nodes.url("?quarantine=6s")).await.unwrap();
+    let mut runner = scene.runner_on(&redlock, "* * * * *").ttl(Duration::from_secs(5));
+    // Nodes that have just started do not vote yet.
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = redlock.acquire("other").ttl(Duration::from_secs(1)).grant().await {
+        assert!(Instant::now() < end, "{error}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
     for _ in 0..3 {
         let turn = scene.run(&mut runner).await;
         assert!(turn.lease().token().is_none());
@@ -207,7 +214,7 @@ async fn work_is_done_until_the_stop() {
         .ttl(Duration::from_secs(2))
         .jitter(Duration::ZERO);
     let count = Mutex::new(0);
-    let work = async |_: &CronTurn| {
+    let work = async |_: Arc<CronTurn>| {
         let number = {
             let mut count = count.lock().unwrap();
             *count += 1;
@@ -249,7 +256,7 @@ async fn a_lease_for_each_tick() {
     let turn = scene.run(&mut ada).await;
     assert!(turn.keeps_lease() && turn.finish(0, "").await.unwrap());
     let resource = format!("cron/report@{}", rfc3339(turn.tick()));
-    assert_eq!(turn.lease().resources(), [resource.clone()]);
+    assert_eq!(turn.lease().resources(), std::slice::from_ref(&resource));
     drop(turn);
     assert!(!scene.leasehold.inspect(&resource).await.unwrap().unwrap().holders.is_empty(), "it stays");
     assert!(matches!(bob.run_now(&scene.stop).await.unwrap(), CronLook::Taken { .. }));

@@ -11,7 +11,7 @@ use leasehold::{Error, Leasehold};
 use super::run::leased_command::{self, CommandEnd, LeasedCommand, RunLease};
 use super::run::plan::RunPlan;
 use super::target::Target;
-use leasehold_support::exit::Failure;
+use leasehold_support::exit::{self, Failure};
 use leasehold_support::signals::{self, Signals};
 use leasehold_support::{duration, output};
 
@@ -95,7 +95,7 @@ impl ElectArgs {
         let value = self.value.clone().unwrap_or_else(|| leased_command::holder_label(&self.command));
         let said = Mutex::new(String::new());
         let on_trouble = move |error: &Error| {
-            let sentence = trouble(error);
+            let sentence = format!("the campaign goes on: {}", exit::causes(error));
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             // An engine that stays away is told once.
             if *said != sentence {
@@ -105,17 +105,6 @@ impl ElectArgs {
         };
         client.election(&self.name).ttl(self.ttl).value(value).on_trouble(on_trouble)
     }
-}
-
-/// The error and its causes, in one sentence.
-fn trouble(error: &Error) -> String {
-    let mut sentence = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        sentence = format!("{sentence}: {error}");
-        cause = error.source();
-    }
-    format!("the campaign goes on: {}", output::plain(&sentence))
 }
 
 /// Stands in line until this process leads, in the strongest form that the engine offers.

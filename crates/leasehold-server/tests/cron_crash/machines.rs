@@ -58,6 +58,11 @@ impl<'s> Fleet<'s> {
         self.machines.push(Machine { number, process, stopped: false });
     }
 
+    /// How many machines were started.
+    pub const fn count(&self) -> usize {
+        self.started
+    }
+
     /// What the machine of this number has said.
     pub fn said(&self, number: usize) -> String {
         fs::read_to_string(self.site.path(&format!("said-{number}"))).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! What a runner of schedules tells the person at the terminal.
 
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use leasehold::recipe::cron::{CronError, CronNotice, Schedule, rfc3339};
 use leasehold_support::sync::lock;
@@ -9,7 +9,7 @@ use leasehold_support::{exit, output};
 
 use super::wall_now;
 
-const YEAR: std::time::Duration = std::time::Duration::from_secs(366 * 86_400);
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
 
 /// Says what a runner tells. Something that stays away is told once.
 pub fn speaker() -> impl Fn(&CronNotice<'_>) + Send + Sync + 'static {
@@ -28,19 +28,19 @@ pub fn speaker() -> impl Fn(&CronNotice<'_>) + Send + Sync + 'static {
 /// What changes of the local clock do to the schedule in the coming year.
 pub fn say_clock_changes(schedule: &Schedule) {
     let now = wall_now();
-    for change in schedule.clock_changes(now, now + YEAR) {
+    for change in schedule.clock_changes(now, coming_year(now)) {
         output::say(format!("{} ({})", change, schedule.zone()));
     }
 }
 
-/// The changes of the local clock in the coming year.
+/// The end of the year that changes of the local clock are told for.
 pub fn coming_year(now: SystemTime) -> SystemTime {
     now + YEAR
 }
 
 fn sentence(notice: &CronNotice<'_>) -> String {
     match notice {
-        CronNotice::Trouble(error) => format!("the schedule goes on: {}", causes(error)),
+        CronNotice::Trouble(error) => format!("the schedule goes on: {}", exit::causes(error)),
         CronNotice::NoTokens { engine } => format!(
             "the {engine} engine, as configured, has no tokens: each tick is still begun once, but a machine that was paused \
              is not told from another"
@@ -69,17 +69,6 @@ fn sentence(notice: &CronNotice<'_>) -> String {
         }
         _ => "the schedule goes on".to_owned(),
     }
-}
-
-/// The error and its causes, in one sentence.
-fn causes(error: &CronError) -> String {
-    let mut sentence = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        sentence = format!("{sentence}: {error}");
-        cause = error.source();
-    }
-    output::plain(&sentence)
 }
 
 /// The error of a runner as the end of a command: with its exit code.

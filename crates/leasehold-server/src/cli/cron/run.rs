@@ -23,6 +23,8 @@ use leasehold_support::{duration, output};
 
 /// How much longer than a tick may be late the lease of a tick lives, with --at-most-once.
 const SLOT_MARGIN: Duration = Duration::from_secs(600);
+/// What a ledger takes.
+const MAX_NAME_BYTES: usize = 128;
 /// The longest life of a lease.
 const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
@@ -116,8 +118,9 @@ impl CronRunArgs {
 
     /// The deadlines of the command, if the options leave it time.
     fn plan(&self, schedule: &Schedule) -> anyhow::Result<RunPlan> {
-        if self.name().is_empty() {
-            return Err(Failure::usage("a schedule has a name"));
+        let name = self.name();
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+            return Err(Failure::usage("the name of a schedule is 1 to 128 bytes without control characters"));
         }
         if self.max_run.is_some_and(|most| most <= self.grace) {
             return Err(Failure::usage(
@@ -162,16 +165,8 @@ impl CronRunArgs {
             return self.run_once(&mut runner, plan, signals, &stop).await;
         }
         loop {
-            let turn = {
-                let mut next = pin!(runner.next_run(&stop));
-                loop {
-                    tokio::select! {
-                        biased;
-                        turn = &mut next => break turn.map_err(failure)?,
-                        _ = signals.next(), if !stop.is_cancelled() => stop.cancel(),
-                    }
-                }
-            };
+            let (turn, _) = heed_signals(signals, &stop, runner.next_run(&stop)).await;
+            let turn = turn.map_err(failure)?;
             let Some(turn) = turn else { return Ok(exit::DONE) };
             let tick = rfc3339(turn.tick());
             match self.run_turn(&runner, turn, plan, signals, &stop).await {
@@ -225,20 +220,8 @@ impl CronRunArgs {
         signals: &mut Signals,
         stop: &CancellationToken,
     ) -> anyhow::Result<u8> {
-        let mut interrupted: Option<Signal> = None;
-        let looked = {
-            let mut look = pin!(runner.run_now(stop));
-            loop {
-                tokio::select! {
-                    biased;
-                    looked = &mut look => break looked.map_err(failure)?,
-                    signal = signals.next(), if interrupted.is_none() => {
-                        interrupted = Some(signal);
-                        stop.cancel();
-                    }
-                }
-            }
-        };
+        let (looked, interrupted) = heed_signals(signals, stop, runner.run_now(stop)).await;
+        let looked = looked.map_err(failure)?;
         match (looked, interrupted) {
             (CronLook::Turn(turn), _) => {
                 let ended = self.run_turn(runner, *turn, plan, signals, stop).await?;
@@ -281,7 +264,7 @@ impl CronRunArgs {
             Ok(ending) => ending,
             Err(error) => {
                 let (code, sentence) = for_ledger(&error);
-                self.finish(runner, &turn, code, &sentence, stop).await?;
+                finish(runner, &turn, (code, &sentence), signals, stop).await?;
                 if !turn.keeps_lease() {
                     // One that is not released lapses with its ttl.
                     let _ = turn.into_lease().end().await;
@@ -295,30 +278,49 @@ impl CronRunArgs {
         // What cannot be killed has not ended: another machine will find it lost.
         if ending.gone {
             let text = tail.kept_text().await;
-            self.finish(runner, &turn, ledger_code(&ending), &text, stop).await?;
+            finish(runner, &turn, (ledger_code(&ending), &text), signals, stop).await?;
         }
         if turn.keeps_lease() {
             return Ok(command.report(&ending, ending.lost));
         }
         command.release_and_report(turn.into_lease(), &ending).await
     }
+}
 
-    async fn finish(
-        &self,
-        runner: &CronRunner,
-        turn: &CronTurn,
-        code: i32,
-        tail: &str,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<()> {
-        if !runner.finish(turn, code, tail, stop).await.map_err(failure)? {
-            let tick = rfc3339(turn.tick());
-            output::say(format!(
-                "tick {tick} is not finished in the ledger: another machine went on, and reports it as lost"
-            ));
+/// Does the work to its end. A signal that comes meanwhile asks it to stop.
+async fn heed_signals<T>(
+    signals: &mut Signals,
+    stop: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> (T, Option<Signal>) {
+    let mut work = pin!(work);
+    let mut heard = None;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return (done, heard),
+            signal = signals.next(), if heard.is_none() => {
+                heard = Some(signal);
+                stop.cancel();
+            }
         }
-        Ok(())
     }
+}
+
+/// Finishes a run in the ledger: its code, and the end of its output.
+async fn finish(
+    runner: &CronRunner,
+    turn: &CronTurn,
+    (code, tail): (i32, &str),
+    signals: &mut Signals,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (finished, _) = heed_signals(signals, stop, runner.finish(turn, code, tail, stop)).await;
+    if !finished.map_err(failure)? {
+        let tick = rfc3339(turn.tick());
+        output::say(format!("tick {tick} is not finished in the ledger, which reports it as lost"));
+    }
+    Ok(())
 }
 
 /// The code that the ledger keeps. A command that was cut off has not done its work, whatever it says.
