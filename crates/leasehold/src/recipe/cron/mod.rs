@@ -39,7 +39,8 @@ pub mod runner;
 pub mod schedule;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(all(test, feature = "cron"))]
+#[cfg(feature = "cron")]
+#[cfg(test)]
 mod tests;
 #[cfg(feature = "cron")]
 pub mod turn;
