@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold::clock::wall_now;
 use leasehold::engine::Resource;
 use leasehold::recipe::cron::{CronRun, CronSchedule, next_tick};
 use leasehold::recipe::moment::format_moment;
@@ -14,6 +13,7 @@ use serde_json::value::RawValue;
 
 use leasehold_support::duration::millis;
 use leasehold_support::hex;
+use leasehold_support::time::wall_ms;
 
 /// What a worker must know of its queue.
 #[derive(Debug, Serialize)]
@@ -241,7 +241,7 @@ impl ScheduleJson {
 
 /// When the schedule is due next; none: never, or its text is of a version that we do not know.
 fn next_tick_of(schedule: &CronSchedule) -> Option<SystemTime> {
-    next_tick(&schedule.spec, wall_now()).ok().flatten()
+    next_tick(&schedule.spec, SystemTime::UNIX_EPOCH + Duration::from_millis(wall_ms())).ok().flatten()
 }
 
 /// The leader of an election.

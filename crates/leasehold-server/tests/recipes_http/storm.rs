@@ -44,6 +44,9 @@ async fn insist<T>(mut ask: impl AsyncFnMut() -> Result<T, RecipeError>) -> T {
     }
 }
 
+/// Status and body.
+type StoredAnswer = (i32, Vec<u8>);
+
 /// Goal: no job is lost, and each key has one answer, although the server is killed.
 /// Method: kill -9 and start again on the same directory, while two workers take jobs that are pushed with a dedupe id each,
 /// and clients of once repeat their requests. At the end the queue is empty, each job was seen, and all answers of a key
@@ -60,7 +63,7 @@ async fn a_server_that_is_killed_loses_nothing() {
         .backoff_cap(Duration::from_millis(20));
     let queue = queue.max_attempts(1000).open().await.unwrap();
     let seen: Mutex<BTreeMap<i64, usize>> = Mutex::default();
-    let answers: Mutex<BTreeMap<usize, BTreeSet<(i32, Vec<u8>)>>> = Mutex::default();
+    let answers: Mutex<BTreeMap<usize, BTreeSet<StoredAnswer>>> = Mutex::default();
     let (pushed_all, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let began = Instant::now();
     let push = async {
