@@ -75,8 +75,8 @@ need_rust() {
     command -v cc >/dev/null 2>&1 || get gcc libc6-dev
 }
 
-# What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock, and the bench
-# drives a Redis and an etcd. The package `zookeeper` would bring a desktop's Java: the library has the server too.
+# What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock, lines of the guides call
+# curl, and the bench drives a Redis and an etcd. The package `zookeeper` would bring a desktop's Java: the library has the server too.
 need_test_tools() {
     local missing=()
     command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
@@ -85,6 +85,7 @@ need_test_tools() {
     command -v java >/dev/null 2>&1 || missing+=(default-jre-headless)
     [ -e /usr/share/java/zookeeper.jar ] || missing+=(libzookeeper-java)
     command -v strace >/dev/null 2>&1 || missing+=(strace)
+    command -v curl >/dev/null 2>&1 || missing+=(curl)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)
     command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)

@@ -189,12 +189,13 @@ fn the_store_is_named_or_belongs_to_the_engine() {
     let mut named = site.command(&["once", "k", "--", "sh", "-c", COUNTED]);
     let again = Answer::of(&named.env("LEASEHOLD_STORE", &url).output().expect("it runs")).with_code(5);
     assert_eq!((again.out.as_str(), runs(&site)), ("charged by 1\n", 1));
-    for engine in ["etcd://127.0.0.1:1", "redis://:hunter2@127.0.0.1:1", "zk://127.0.0.1:1", "leasehold://127.0.0.1:1"]
-    {
+    for engine in ["etcd://127.0.0.1:1", "redis://:hunter2@127.0.0.1:1", "zk://127.0.0.1:1"] {
         let refused = site.ask(&["--url", engine, "once", "k", "--", "true"]).with_code(2);
         refused.says_one_sentence();
         assert!(refused.err.contains("--store") && !refused.err.contains("hunter2"), "{refused:?}");
     }
+    // A server has a store of its own, and this one is away.
+    site.ask(&["--url", "leasehold://127.0.0.1:1", "once", "k", "--", "true"]).with_code(4).says_one_sentence();
     site.ask(&["once", "k", "--store", "mysql://x", "--", "true"]).with_code(2);
     site.ask(&["once", "k", "--store", "postgres://x@127.0.0.1:1/x", "--", "true"]).with_code(4);
     site.ask(&["once", "k", "--keep", "721h", "--", "true"]).with_code(2);

@@ -42,15 +42,15 @@ async fn each_verb_is_one_round_trip() {
             engine.release(&grant.lease_id).await.expect("released");
         }
         let asked = packets(&ensemble) - before;
-        // A ping of a session may come between.
-        assert!((200..210).contains(&asked), "{query}: {asked} requests for 50 leases");
+        // Pings of sessions may come between, more of them on a slow machine. A request more for each lease would be 250.
+        assert!((200..240).contains(&asked), "{query}: {asked} requests for 50 leases");
         let before = packets(&ensemble);
         for number in 0..50 {
             let grant = engine.acquire(claim(&format!("fresh {number} {query}"))).await.expect("granted");
             engine.release(&grant.lease_id).await.expect("released");
         }
         let asked = packets(&ensemble) - before;
-        assert!((150..160).contains(&asked), "{query}: {asked} requests for 50 leases on new names");
+        assert!((150..190).contains(&asked), "{query}: {asked} requests for 50 leases on new names");
         proxy.delay(DELAY);
         let began = Instant::now();
         engine.acquire(claim(&format!("slow {query}"))).await.expect("granted");

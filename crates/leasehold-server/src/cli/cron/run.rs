@@ -65,7 +65,7 @@ pub struct CronRunArgs {
     #[arg(long, value_enum, default_value = "skip", conflicts_with = "at_most_once")]
     overlap: OverlapWord,
     /// End the command after this long.
-    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true, conflicts_with = "at_most_once")]
     max_run: Option<Duration>,
     /// Machines look up to this long after a tick, each at a time of its own [default: a twentieth of the time to the next tick, at most 2s]
     #[arg(long, value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::recipe::queue::{DeadJob, HotKey, QueueStatus};
 use leasehold_support::sync::lock;
+use tokio::time::timeout;
 
 use super::{RecipeAccess, RecipeState};
 use crate::service::pass::Caller;
@@ -11,6 +12,8 @@ use crate::service::{Denial, Service, Verb};
 
 /// How old the depths of metrics may be.
 const DEPTHS_FOR: Duration = Duration::from_secs(5);
+/// How long a scrape waits for the store: shorter than its collector waits for the scrape.
+const DEPTHS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How old the hot keys of a queue may be: they are counted by reading all its jobs.
 const HOT_KEYS_FOR: Duration = Duration::from_secs(10);
 /// Keys that are counted at once.
@@ -55,14 +58,15 @@ impl QueueOrder {
 impl RecipeState {
     /// The queues for metrics; none: the store does not answer.
     pub(crate) async fn depths(&self) -> Option<Vec<QueueStatus>> {
-        let mut kept = self.depths.lock().await;
+        // One scrape asks. The others, and whoever comes while the store is away, have no sample instead of a wait.
+        let mut kept = self.depths.try_lock().ok()?;
         let now = self.clock.now();
         if let Some((at, depths)) = &*kept
             && now.since(*at) < DEPTHS_FOR
         {
             return Some(depths.clone());
         }
-        let depths = self.store.queues().await.ok()?;
+        let depths = timeout(DEPTHS_TIMEOUT, self.store.queues()).await.ok()?.ok()?;
         *kept = Some((now, depths.clone()));
         Some(depths)
     }

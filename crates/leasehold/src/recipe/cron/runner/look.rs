@@ -164,7 +164,8 @@ impl CronRunner {
         };
         let ttl = policy.late_at(&self.schedule, tick).saturating_add(SLOT_MARGIN);
         let resource = format!("{RESOURCE_PREFIX}{}@{}", self.name, rfc3339(tick));
-        let claim = self.limited(self.leasehold.acquire(resource).ttl(ttl));
+        // Without the longest run: it would end the lease early, and the lease is all that remembers the tick.
+        let claim = self.labelled(self.leasehold.acquire(resource).ttl(ttl));
         let lease = self.acquire(claim, stop).await?;
         // Whoever has the lease: this tick is settled.
         self.settled = Some(tick);

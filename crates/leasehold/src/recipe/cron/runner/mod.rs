@@ -43,6 +43,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// First pause after somebody could not be asked, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// How long a ledger that is away is told that a run ended. The lease is held meanwhile, so the other machines wait. After it
+/// they find the run lost.
+const FINISH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a runner ended.
 #[derive(Debug, thiserror::Error)]
@@ -246,7 +249,8 @@ impl CronRunner {
         self
     }
 
-    /// A run that is at work for longer loses its lease. Default: no limit.
+    /// A run that is at work for longer loses its lease. Default: no limit. It has no effect on `at_most_once`, whose lease
+    /// remembers the tick.
     pub fn max_run(mut self, max_run: Duration) -> Self {
         self.max_run = Some(max_run);
         self
@@ -373,8 +377,8 @@ impl CronRunner {
         Ok(())
     }
 
-    /// Finishes a run, and asks until the ledger has answered; after a stop once more. False: it was reported lost meanwhile,
-    /// or could not be told before the stop.
+    /// Finishes a run, and asks until the ledger has answered, for a minute; after a stop once more. False: it was reported
+    /// lost meanwhile, or could not be told.
     ///
     /// # Errors
     ///
@@ -387,8 +391,9 @@ impl CronRunner {
         stop: &CancellationToken,
     ) -> Result<bool, CronError> {
         let mut failures: u32 = 0;
+        let give_up = self.leasehold.clock.now().plus(FINISH_PATIENCE);
         loop {
-            let last = stop.is_cancelled();
+            let last = stop.is_cancelled() || self.leasehold.clock.now() >= give_up;
             match turn.finish(code, tail).await.map_err(CronError::Ledger) {
                 Ok(finished) => {
                     if finished {

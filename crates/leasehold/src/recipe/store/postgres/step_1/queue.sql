@@ -38,6 +38,10 @@ BEGIN
   RAISE EXCEPTION 'queue % takes %, levels %', q, CASE WHEN s.keyed THEN 'a key, no dedupe' ELSE 'no key' END, s.levels
    USING ERRCODE = 'LH400';
  END IF;
+ -- as it will be read: 1e308 is stored with all its digits
+ IF octet_length($2::text) > 2097152 THEN
+  RAISE EXCEPTION 'a job has at most 2 MiB when it is written out' USING ERRCODE = 'LH400';
+ END IF;
  LOOP
   INSERT INTO leasehold.job AS j (queue_id, priority, ready_at, max_attempts, key, dedupe, body)
   VALUES (s.queue_id, $4, clock_timestamp() + delay, coalesce($7, s.max_attempts), k, d, $2)
