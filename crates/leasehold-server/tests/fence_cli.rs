@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Answer, Site, text};
+use leasehold_harness::etcd::EtcdCluster;
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::redis::{DURABLE, RedisServer};
+use leasehold_harness::zookeeper::ZookeeperEnsemble;
 
 const SELL: &str = "UPDATE seats SET owner = 'ada' WHERE seat_id = 14";
 
@@ -57,6 +59,13 @@ fn the_life_of_a_fence(site: &Site, url: &str, table: &str) {
     exec(site, url, "forty", SELL).with_code(2).says_one_sentence();
     exec(site, url, "42:bbbbbbbbbbbbbbbb", "UPDATE nowhere SET x = 1").with_code(1).says_one_sentence();
     site.ask(&["fence", "exec", "--url", url, "--sql", SELL]).with_code(2).says_one_sentence();
+    // Of text that ended its transaction itself a part is done.
+    for end in ["COMMIT", "COMMIT; SELECT 1/0 FROM nowhere", "COMMIT; BEGIN; SELECT * FROM nowhere"] {
+        let ended = exec(site, url, "42:bbbbbbbbbbbbbbbb", &format!("{SELL}; {end}")).with_code(5);
+        ended.says_one_sentence();
+        assert!(ended.err.contains("ended its transaction itself"), "{ended:?}");
+    }
+    exec(site, url, "42:bbbbbbbbbbbbbbbb", &format!("{SELL}; SELECT * FROM nowhere")).with_code(1).says_one_sentence();
     let read = exec(site, url, "42:bbbbbbbbbbbbbbbb", "SELECT seat_id, owner, NULL FROM seats WHERE seat_id = 14")
         .with_code(0);
     assert_eq!(read.out, "14\tada\t\n");
@@ -325,6 +334,17 @@ fn an_engine_is_raised_above_the_fence() {
         site.ask(&["fence", "check", "--url", &url, "--engine", &engine]).with_code(0);
         let lease = site.ask(&["acquire", "seat/14", "--json", "--url", &engine]).with_code(0).json();
         assert!(text(&lease, "token").parse::<u64>().expect("a number") > seen, "{lease}");
+    }
+    let (etcd, ensemble) = (EtcdCluster::start(1), ZookeeperEnsemble::start(1));
+    for engine in [etcd.url(), ensemble.url("")] {
+        site.ask(&["fence", "check", "--url", &url, "--engine", &engine]).with_code(1);
+        let floor = |engine: &str| site.ask(&["fence", "floor", "--url", &url, "--engine", engine]).with_code(0);
+        let printed = floor(&engine);
+        let option = printed.out.trim();
+        assert!(option.starts_with("token_base=") && option.lines().count() == 1, "{printed:?}");
+        let raised = format!("{engine}?{option}");
+        site.ask(&["fence", "check", "--url", &url, "--engine", &raised]).with_code(0);
+        assert!(floor(&raised).out.contains("public.seats"), "nothing is left to do");
     }
     let above = (seen + 5_000_000_000).to_string();
     site.ask(&["fence", "floor", "--above", &above, "--engine", &site.url()]).with_code(0);

@@ -91,6 +91,15 @@ impl Target {
         }
     }
 
+    /// What stands in the URL as `token_base`, where tokens are numbers of another system: they cannot be raised from here.
+    /// None: they can.
+    pub fn fixed_token_base(&self) -> Option<u64> {
+        let Self::Engine(EngineUrl(url)) = self else { return None };
+        let (scheme, rest) = url.split_once(':')?;
+        let base = || rest.split(['?', '&']).find_map(|option| option.strip_prefix("token_base="));
+        matches!(scheme, "etcd" | "etcds" | "zk").then(|| base().and_then(|text| text.parse().ok()).unwrap_or(0))
+    }
+
     /// The server, connected.
     ///
     /// # Errors

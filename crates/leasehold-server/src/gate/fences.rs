@@ -113,13 +113,12 @@ impl Fences {
         let mut waiting_since = None;
         let mut deadline = None;
         loop {
+            // Those that waited for nothing are the longest waits.
+            if let (GateStep::Forward | GateStep::Refuse(_), Some(since)) = (&step, waiting_since) {
+                self.metrics.record_drain(std::time::Instant::elapsed(&since));
+            }
             step = match step {
-                GateStep::Forward => {
-                    if let Some(since) = waiting_since {
-                        self.metrics.record_drain(std::time::Instant::elapsed(&since));
-                    }
-                    return Ok(flight);
-                }
+                GateStep::Forward => return Ok(flight),
                 GateStep::Refuse(refusal) => return Err(refusal),
                 GateStep::AwaitSync => {
                     flight.signal.wake.notified().await;

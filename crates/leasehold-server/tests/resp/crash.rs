@@ -59,11 +59,12 @@ fn what_was_acknowledged_survives_a_kill() {
     for round in 0..3 {
         let server = Server::start(&site, &[]);
         let told: Mutex<BTreeMap<String, u64>> = Mutex::default();
+        // All before the first of them works: a slow machine would kill the server before the last one is connected.
+        let clients: Vec<_> = (0..64).map(|_| dial(&server)).collect();
         thread::scope(|scope| {
-            for connection in 0..64 {
-                let (server, told) = (&server, &told);
+            for (connection, client) in clients.into_iter().enumerate() {
+                let told = &told;
                 scope.spawn(move || {
-                    let client = dial(server);
                     let mut stream = client.stream;
                     for number in 0.. {
                         let name = format!("{round}-{connection}-{number}");

@@ -22,6 +22,10 @@ pub enum HoleKind {
     ColumnMissing,
     /// The keys have no unique index any more.
     KeysNotUnique,
+    /// A row remembers less than the table does of its resource.
+    RowsBelow,
+    /// The column with the fence of a row holds what is no fence.
+    RowsMalformed,
     /// A table has the column of a fence, and no fence.
     Unfenced,
     /// A function is missing, or has another text.
@@ -52,6 +56,8 @@ impl HoleKind {
             Self::KeyMissing => "key_missing",
             Self::ColumnMissing => "column_missing",
             Self::KeysNotUnique => "keys_not_unique",
+            Self::RowsBelow => "rows_below",
+            Self::RowsMalformed => "rows_malformed",
             Self::Unfenced => "unfenced",
             Self::FunctionChanged => "function_changed",
             Self::OtherVersion => "other_version",

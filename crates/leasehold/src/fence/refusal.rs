@@ -1,5 +1,7 @@
 //! Why a fenced write did not happen. One variant per thing the writer should do next.
 
+use std::fmt;
+
 use leasehold_core::Token;
 
 use super::counters::FenceKind;
@@ -113,5 +115,34 @@ pub enum FenceError {
 impl From<FenceRefusal> for FenceError {
     fn from(refusal: FenceRefusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+/// SQL text that ended the transaction it ran in, and perhaps the error that came after.
+#[derive(Debug)]
+pub(crate) struct SelfEnded(pub Option<BoxError>);
+
+impl fmt::Display for SelfEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the SQL ended its transaction itself, what stands before that is done")?;
+        match &self.0 {
+            Some(error) => write!(f, "; then: {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// The error that came after is no source: who looks for its code would take it for that of a transaction without effect.
+impl std::error::Error for SelfEnded {}
+
+impl SelfEnded {
+    /// Work that failed in this way is work of which a part was done.
+    pub(crate) fn reveal(error: FenceError, kind: FenceKind) -> FenceError {
+        match error {
+            FenceError::Work(source) if source.is::<Self>() => {
+                FenceError::Indeterminate { kind, attempt: "run the SQL".into(), source }
+            }
+            other => other,
+        }
     }
 }

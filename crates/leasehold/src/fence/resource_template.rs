@@ -2,7 +2,8 @@
 //!
 //! `seat/{}` is one fence per row, `billing` one for the whole table. The text is the same as the name that is leased.
 //! `{}` is all key columns, joined by `/`; `{column}` is one of them; `{{` and `}}` are braces. Where there are several
-//! key columns, `%` and `/` in a value become `%25` and `%2F`, so that two rows never have one name.
+//! key columns, `%` and `/` in a value become `%25` and `%2F`, so that two rows never have one name where a `/` stands
+//! between the places. Where none does, `{a}{b}` for example, rows share a name ([`ResourceTemplate::is_one_to_one`]).
 
 use super::refusal::FenceError;
 
@@ -88,6 +89,21 @@ impl ResourceTemplate {
     #[must_use]
     pub fn key_columns(&self) -> &[String] {
         &self.keys
+    }
+
+    /// Whether two rows with different keys always have different names. Then a row can remember its own fence.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_one_to_one(&self) -> bool {
+        let mut keys_since_slash = 0;
+        self.keys.len() < 2
+            || self.pieces.iter().all(|piece| {
+                match piece {
+                    TemplatePiece::Text(text) if text.contains('/') => keys_since_slash = 0,
+                    TemplatePiece::Text(_) => {}
+                    TemplatePiece::Key(_) => keys_since_slash += 1,
+                }
+                keys_since_slash < 2
+            })
     }
 
     pub(crate) fn pieces(&self) -> &[TemplatePiece] {
@@ -178,6 +194,23 @@ mod tests {
         let fixed = parse("bill{{ing", &["a"]).unwrap();
         assert!(fixed.is_fixed() && fixed.key_columns().is_empty());
         assert_eq!(fixed.fixed_name(), "bill{ing");
+    }
+
+    /// Goal: (1, 23) and (12, 3) are never one name where a row remembers its own fence.
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn names_that_rows_could_share_are_known() {
+        for (template, one_to_one) in [
+            ("x/{a}{b}", false),
+            ("x/{a}-{b}", false),
+            ("{a}/x{b}y{b}", false),
+            ("x/{a}/{b}", true),
+            ("x/{}", true),
+            ("{a}x/y{b}z", true),
+        ] {
+            assert_eq!(parse(template, &["a", "b"]).unwrap().is_one_to_one(), one_to_one, "{template}");
+        }
+        assert!(parse("x{a}{a}", &["a"]).unwrap().is_one_to_one());
     }
 
     #[test]

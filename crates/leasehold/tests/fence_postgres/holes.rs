@@ -1,8 +1,8 @@
 //! Holes, case by case: each is made on purpose, shown to let a stale write through where it does, found, and mended.
 
 use leasehold::Token;
-use leasehold::fence::HoleKind;
-use leasehold::fence::postgres::{FenceMode, InstallOptions, examine, remove};
+use leasehold::fence::postgres::{FenceMode, InstallOptions, examine, execute_sql, highest_token, remove};
+use leasehold::fence::{FenceError, HoleKind};
 
 use crate::support::{ADA, BOB, Database, Fenced, cluster};
 
@@ -54,6 +54,44 @@ async fn triggers_are_compared_with_what_they_should_be() {
             EXECUTE FUNCTION leasehold_fence.@GUARD_name();
         ALTER TABLE seats ENABLE ALWAYS TRIGGER zz_leasehold_fence";
     is_found_and_mended(Fenced::Keyed, narrower, &[TriggerChanged]).await;
+}
+
+/// Goal: a trigger with another condition is found.
+#[tokio::test]
+async fn a_weaker_condition_is_found() {
+    let never = |name: &str, kind: &str, function: &str| {
+        format!(
+            "DROP TRIGGER {name} ON seats;
+             CREATE TRIGGER {name} {kind} ON seats FOR EACH ROW WHEN (false) EXECUTE FUNCTION leasehold_fence.@GUARD{function}();
+             ALTER TABLE seats ENABLE ALWAYS TRIGGER {name}"
+        )
+    };
+    for (fenced, sql) in [
+        (Fenced::Row, never("zz_leasehold_fence", "BEFORE UPDATE", "_row")),
+        (Fenced::Row, never("zz_leasehold_moved", "AFTER UPDATE", "_memory")),
+        (Fenced::OneName, never("zz_leasehold_fence", "AFTER INSERT OR UPDATE OR DELETE", "_name")),
+    ] {
+        is_found_and_mended(fenced, &sql, &[HoleKind::TriggerChanged]).await;
+    }
+}
+
+/// Goal: what is no fence in a row is found, named for what it is when it is written, and hides no other table.
+#[tokio::test]
+async fn a_malformed_fence_is_found() {
+    let database = Fenced::Row.database().await;
+    let spoil = "ALTER TABLE seats DISABLE TRIGGER zz_leasehold_fence; UPDATE seats SET leasehold_fence = '@' WHERE seat_id = 14;
+        ALTER TABLE seats ENABLE ALWAYS TRIGGER zz_leasehold_fence";
+    for value in ["what", "9223372036854775808"] {
+        database.admin.batch_execute(&spoil.replace('@', value)).await.unwrap();
+        assert_eq!(database.holes().await, [HoleKind::RowsMalformed], "{value}");
+        let mut client = database.client().await;
+        let written = execute_sql(&mut client, ADA.parse().unwrap(), WRITE).await;
+        if value == "what" {
+            assert!(matches!(written, Err(FenceError::Corrupt { .. })), "{written:?}");
+        }
+        assert!(matches!(highest_token(&client).await, Err(FenceError::Corrupt { .. })), "{value}");
+        assert_eq!(database.write(ADA, "UPDATE seats SET owner = 'x' WHERE seat_id = 3").await, "ok");
+    }
 }
 
 /// Goal: a function with another text is found, of one table and of the whole database.

@@ -28,7 +28,7 @@ async fn a_plan_changes_nothing_and_is_the_install() {
     }
 }
 
-/// Goal: observing counts, logs and lets pass; enforcing afterwards takes no lock on the table.
+/// Goal: observing counts, logs and lets pass; enforcing afterwards takes no lock on the table, if no row has to be lifted.
 #[tokio::test]
 async fn observing_lets_pass_and_enforcing_needs_no_lock() {
     for fenced in Fenced::ALL {
@@ -57,6 +57,46 @@ async fn observing_lets_pass_and_enforcing_needs_no_lock() {
         busy.batch_execute("ROLLBACK").await.unwrap();
         assert_eq!(database.write(ADA, WRITE).await, "LH001", "{fenced:?}");
     }
+}
+
+/// Goal: what came while a fence only observed does not let a stale writer in once it enforces.
+/// Method: Bob deletes a row and makes another one; a stale writer, and one that shows nothing, make them again while it
+/// observes. A row that nobody touched stays as it was.
+#[tokio::test]
+async fn rows_that_came_while_observing_are_lifted() {
+    for fenced in [Fenced::Row, Fenced::Keyed] {
+        let database = Database::new(SEATS).await;
+        database.install(&InstallOptions { mode: FenceMode::Observe, ..fenced.options() }).await;
+        assert_eq!(database.write(BOB, "DELETE FROM seats WHERE seat_id IN (1, 2, 3)").await, "ok");
+        assert_eq!(database.write(ADA, "INSERT INTO seats VALUES (1, 'ada')").await, "ok", "{fenced:?}: observed");
+        assert_eq!(database.write("", "INSERT INTO seats VALUES (2, 'nobody')").await, "ok", "{fenced:?}: observed");
+        assert_eq!(database.write("", "UPDATE seats SET seat_id = 3 WHERE seat_id = 4").await, "ok", "{fenced:?}: moved");
+        let below = database.holes().await.contains(&HoleKind::RowsBelow);
+        assert_eq!(below, fenced == Fenced::Row, "{fenced:?}");
+        database.install(&fenced.options()).await;
+        assert_eq!(database.holes().await, [], "{fenced:?}");
+        for seat in 1..=3 {
+            let write = format!("UPDATE seats SET owner = 'late' WHERE seat_id = {seat}");
+            assert_eq!(database.write(ADA, &write).await, "LH001", "{fenced:?}: seat {seat}");
+            assert_eq!(database.write("7", &write).await, "LH001", "{fenced:?}: seat {seat}");
+            assert_eq!(database.write(BOB, &write).await, "ok", "{fenced:?}: seat {seat}");
+        }
+        assert_eq!(database.write(ADA, "UPDATE seats SET owner = 'x' WHERE seat_id = 5").await, "ok", "{fenced:?}");
+    }
+}
+
+/// Goal: where two rows may have one name, the name remembers, not the rows.
+#[tokio::test]
+async fn rows_that_share_a_name_share_its_memory() {
+    let sql = "CREATE TABLE places (a int, b int, owner text, PRIMARY KEY (a, b));
+        INSERT INTO places VALUES (1, 23, 'free'), (12, 3, 'free')";
+    let database = Database::new(sql).await;
+    let by_row = options("places", &["a", "b"], "x/{a}{b}", Remember::Row);
+    assert!(database.refuses_install(&by_row).await.contains("one name"));
+    let report = database.install(&InstallOptions { remember: None, ..by_row }).await;
+    assert_eq!(report.store, Remember::Name);
+    assert_eq!(database.write(BOB, "UPDATE places SET owner = 'bob' WHERE a = 1").await, "ok");
+    assert_eq!(database.write(ADA, "UPDATE places SET owner = 'ada' WHERE a = 12").await, "LH001");
 }
 
 /// Goal: the counters are real numbers: refused writes survive their rollback, admitted rows are counted from the install.

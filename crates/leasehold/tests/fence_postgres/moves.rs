@@ -61,6 +61,21 @@ async fn a_removed_fence_is_remembered_unless_forgotten() {
     }
 }
 
+/// Goal: a row that came while there was no fence remembers what its resource had seen before.
+#[tokio::test]
+async fn rows_that_came_without_a_fence_are_lifted() {
+    for fenced in Fenced::ALL {
+        let database = fenced.database().await;
+        assert_eq!(database.write(BOB, "DELETE FROM seats WHERE seat_id = 14").await, "ok");
+        remove(&mut database.client().await, "seats", false).await.unwrap();
+        database.admin.batch_execute("INSERT INTO seats VALUES (14, 'free')").await.unwrap();
+        database.install(&fenced.options()).await;
+        assert_eq!(database.holes().await, [], "{fenced:?}");
+        assert_eq!(database.write(ADA, WRITE).await, "LH001", "{fenced:?}");
+        assert_eq!(database.write(BOB, WRITE).await, "ok", "{fenced:?}");
+    }
+}
+
 /// Goal: a fence that was removed is remembered, whatever store the next one has.
 #[tokio::test]
 async fn a_removed_fence_is_remembered_by_another_store() {

@@ -62,6 +62,25 @@ async fn a_dump_of_one_table_loses_the_fence_and_is_found() {
     assert_eq!(restored.write(ADA, WRITE).await, "LH001", "the row remembers");
 }
 
+/// Goal: a table that is put back from an older dump, after it was dropped, is fenced by what was seen since the dump.
+#[tokio::test]
+async fn an_older_table_is_fenced_by_what_was_seen_since() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dump.sql").display().to_string();
+    let database = Fenced::Row.database().await;
+    assert_eq!(database.write(ADA, WRITE).await, "ok");
+    dump(&database, &["--table", "seats"], &file);
+    assert_eq!(database.write("43", "DELETE FROM seats WHERE seat_id = 14").await, "ok");
+    database.admin.batch_execute("DROP TABLE seats").await.unwrap();
+    run("psql", &["--quiet", "--dbname", &database.url(), "--file", &file], "");
+    assert_eq!(database.holes().await, [HoleKind::TableGone, HoleKind::Unfenced]);
+    database.install(&Fenced::Row.options()).await;
+    assert_eq!(database.holes().await, [], "it took over what is remembered of the first one");
+    assert_eq!(database.write(ADA, WRITE).await, "LH001");
+    assert_eq!(database.write(BOB, WRITE).await, "LH001");
+    assert_eq!(database.write("43", WRITE).await, "ok");
+}
+
 /// Goal: data that is restored into a fenced table needs a token; a restore that disables triggers leaves weaker ones,
 /// which is found.
 #[tokio::test]

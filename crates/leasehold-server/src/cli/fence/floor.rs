@@ -16,7 +16,9 @@ Example:
   leasehold fence floor --engine embedded:./leases --above 4711
 
 After a restore or a move to another engine, its tokens may be below what the fence has seen, and every new holder would be
-refused. Stop granting, run this, start again. A fence is never lowered: that would let the dead back in.";
+refused. Stop granting, run this, start again. A fence is never lowered: that would let the dead back in.
+Tokens of etcd:// and zk:// are numbers of the system itself. For them this prints the option token_base=N, which belongs
+into every URL of that engine.";
 
 /// Raises the next token of an engine above every token that a database has seen.
 #[derive(Debug, Args)]
@@ -37,11 +39,21 @@ impl FenceFloorArgs {
     pub async fn execute(self) -> anyhow::Result<u8> {
         let target = Target::parse(&self.engine)?;
         let (highest, place) = self.find_highest().await?;
+        let fixed_base = target.fixed_token_base();
         let client = target.open().await?;
-        let raised = client.raise_floor(highest).await;
+        let raised = client.raise_floor(highest.filter(|_| fixed_base.is_none())).await;
         let closed = client.close().await;
         let floor = raised?;
         closed?;
+        if let (Some(base), Some(highest)) = (fixed_base, highest.filter(|highest| *highest > floor)) {
+            let wanted = highest.get() - floor.get() + base;
+            output::line(format!("token_base={wanted}"))?;
+            output::say(format!(
+                "the highest token seen was {highest}{place}, and tokens of this engine go on from {floor}: put this \
+                 option into every URL of it, then start again"
+            ));
+            return Ok(exit::DONE);
+        }
         match highest {
             Some(highest) => {
                 output::line(format!("tokens of the engine are above {floor}; the highest seen was {highest}{place}"))?;

@@ -60,6 +60,7 @@ fn fence_failure(error: FenceError) -> anyhow::Error {
         FenceError::Unavailable { .. } => exit::UNAVAILABLE,
         FenceError::Indeterminate { .. } => exit::UNKNOWN,
         FenceError::Invalid(_) => exit::USAGE,
+        FenceError::Corrupt { .. } => exit::CORRUPT,
         _ => exit::UNEXPECTED,
     };
     Failure::coded(code, exit::sentence(&anyhow::Error::new(error)))
@@ -79,6 +80,7 @@ mod tests {
             (FenceError::Unavailable { kind, attempt: attempt.clone(), source: "away".into() }, 4),
             (FenceError::Indeterminate { kind, attempt, source: "lost".into() }, 5),
             (FenceError::Invalid("no".into()), 2),
+            (FenceError::Corrupt { kind, at: "a row".into() }, 8),
             (FenceError::Work("a constraint".into()), 1),
         ];
         for (error, expected) in table {

@@ -6,8 +6,9 @@ use super::fenced_row::{FencedRow, REMOVED_COMMENT, changed_functions, read_fenc
 use super::highest::{hidden_rows, highest_in_rows, token_from_sql};
 use super::holes::table_holes;
 use super::install::FenceMode;
+use super::row_memory::has_rows_below;
 use super::sql_refusal::failure_before_commit;
-use super::sql_text::{DATABASE_SQL, Remember, function_bodies};
+use super::sql_text::{DATABASE_SQL, FenceText, Remember, function_bodies};
 use super::table::{TableShape, read_shape};
 use crate::Token;
 use crate::fence::hole::{FenceHole, HoleKind};
@@ -98,7 +99,9 @@ async fn examine_all(client: &Client, exact: bool) -> Result<(FenceExamination, 
         };
         found.holes.extend(table_holes(client, &shape, row).await?);
         let why_hidden = if row.store == Remember::Row { hidden_rows(client, &shape).await? } else { None };
-        found.tables.push(read_table(client, row, &shape, why_hidden.is_none(), exact).await?);
+        let (table, row_holes) = read_table(client, row, &shape, why_hidden.is_none(), exact).await?;
+        found.tables.push(table);
+        found.holes.extend(row_holes);
         hidden.extend(why_hidden);
         found.notes.extend(table_notes(client, &shape).await?);
     }
@@ -129,13 +132,18 @@ async fn read_table(
     shape: &TableShape,
     sees_rows: bool,
     exact: bool,
-) -> Result<FencedTable, SqlError> {
+) -> Result<(FencedTable, Vec<FenceHole>), SqlError> {
+    let mut holes = Vec::new();
     let (in_rows, is_highest_exact) = match row.store {
         Remember::Row if !sees_rows => (None, false),
-        Remember::Row if shape.has_fence_column() => highest_in_rows(client, &shape.quoted(), row.rel, exact).await?,
+        Remember::Row if shape.has_fence_column() => {
+            let read = highest_in_rows(client, &shape.quoted(), row.rel, exact).await?;
+            holes = row_holes(client, row, shape, read.is_malformed).await?;
+            (read.highest, read.is_whole)
+        }
         _ => (None, true),
     };
-    Ok(FencedTable {
+    let table = FencedTable {
         table: shape.display_name(),
         resource: row.template.clone(),
         store: row.store,
@@ -144,7 +152,36 @@ async fn read_table(
         is_highest_exact,
         admitted: written_rows(client, row).await?,
         rejected: rejected_writes(client, &row.guard).await?,
-    })
+    };
+    Ok((table, holes))
+}
+
+/// What rows remember, and should not.
+async fn row_holes(
+    client: &Client,
+    row: &FencedRow,
+    shape: &TableShape,
+    is_malformed: bool,
+) -> Result<Vec<FenceHole>, SqlError> {
+    let mut holes = Vec::new();
+    let mut add = |kind, sentence: &str| holes.push(FenceHole::new(kind, shape.display_name(), sentence));
+    if is_malformed {
+        add(
+            HoleKind::RowsMalformed,
+            "a row has a leasehold_fence that is no fence, and cannot be written: remove the fence, put the token back \
+             that the row had, and install again",
+        );
+    }
+    if let Ok(template) = row.parse_template() {
+        let text = FenceText { guard: &row.guard, shape, template: &template, store: row.store };
+        if has_rows_below(client, &text).await? {
+            add(
+                HoleKind::RowsBelow,
+                "rows that came while it did not enforce would admit a stale token: install again with --mode enforce",
+            );
+        }
+    }
+    Ok(holes)
 }
 
 /// The highest token of all names, whoever showed it.

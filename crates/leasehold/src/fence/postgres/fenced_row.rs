@@ -24,6 +24,8 @@ pub(super) struct FencedRow {
     pub version: i32,
     /// What the statistics had counted when the fence came.
     pub rows_before: i64,
+    /// The table was dropped. What it remembered is still there.
+    pub is_gone: bool,
 }
 
 impl FencedRow {
@@ -46,6 +48,7 @@ impl FencedRow {
             mode: if row.try_get::<_, &str>(5)? == "observe" { FenceMode::Observe } else { FenceMode::Enforce },
             version: row.try_get(6)?,
             rows_before: row.try_get(7)?,
+            is_gone: row.try_get(8)?,
         })
     }
 }
@@ -56,8 +59,9 @@ pub(super) async fn read_fenced(client: &impl GenericClient) -> Result<Vec<Fence
     if !there.try_get::<_, bool>(0)? {
         return Ok(Vec::new());
     }
-    let sql = "SELECT guard, rel::oid, store, template, keys, mode, version, rows_before FROM leasehold_fence.fenced
-               ORDER BY rel::text";
+    let sql = "SELECT guard, rel::oid, store, template, keys, mode, version, rows_before,
+                   NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = rel::oid)
+               FROM leasehold_fence.fenced ORDER BY rel::text";
     client.query(sql, &[]).await?.iter().map(FencedRow::from_row).collect()
 }
 

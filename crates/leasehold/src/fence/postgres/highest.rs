@@ -7,6 +7,7 @@ use super::sql_refusal::failure_before_commit;
 use super::sql_text::{Remember, quote_ident};
 use super::table::{TableShape, read_shape};
 use crate::Token;
+use crate::fence::counters::FenceKind;
 use crate::fence::refusal::FenceError;
 
 /// Tables of other parts of Leasehold that keep tokens of leases in a column `token`.
@@ -33,7 +34,8 @@ pub struct TokenSource {
 /// # Errors
 ///
 /// [`FenceError::Unavailable`] when the database cannot be asked. [`FenceError::Invalid`] when this role does not see every
-/// row: an engine that was raised above the rest of them would not be above all.
+/// row: an engine that was raised above the rest of them would not be above all. [`FenceError::Corrupt`]: a row holds what is
+/// no fence.
 pub async fn highest_token(client: &Client) -> Result<Vec<TokenSource>, FenceError> {
     let failed = |error| failure_before_commit(error, "read the highest token");
     for row in read_fenced(client).await.map_err(failed)?.iter().filter(|row| row.store == Remember::Row) {
@@ -43,7 +45,12 @@ pub async fn highest_token(client: &Client) -> Result<Vec<TokenSource>, FenceErr
             return Err(FenceError::Invalid(sentence));
         }
     }
-    read_all(client).await.map_err(failed)
+    let (sources, malformed) = read_all(client).await.map_err(failed)?;
+    match malformed.first() {
+        // What it held may have been above all others.
+        Some(table) => Err(FenceError::Corrupt { kind: FenceKind::Postgres, at: format!("a row of {table}") }),
+        None => Ok(sources),
+    }
 }
 
 /// Why this role does not see what every row of a table remembers; none: it does.
@@ -61,14 +68,16 @@ pub(super) async fn hidden_rows(client: &impl GenericClient, shape: &TableShape)
     })
 }
 
-async fn read_all(client: &Client) -> Result<Vec<TokenSource>, SqlError> {
-    let mut sources = Vec::new();
+/// The tokens of all places, and the tables with a row that holds no fence.
+async fn read_all(client: &Client) -> Result<(Vec<TokenSource>, Vec<String>), SqlError> {
+    let (mut sources, mut malformed) = (Vec::new(), Vec::new());
     for row in read_fenced(client).await? {
         if row.store == Remember::Row
             && let Some(shape) = read_shape(client, row.rel).await?
         {
-            let (highest, _) = highest_in_rows(client, &shape.quoted(), row.rel, true).await?;
-            sources.extend(highest.map(|highest| TokenSource { table: shape.display_name(), highest }));
+            let found = highest_in_rows(client, &shape.quoted(), row.rel, true).await?;
+            malformed.extend(found.is_malformed.then(|| shape.display_name()));
+            sources.extend(found.highest.map(|highest| TokenSource { table: shape.display_name(), highest }));
         }
     }
     let seen = std::iter::once(&("leasehold_fence", "seen"));
@@ -82,24 +91,44 @@ async fn read_all(client: &Client) -> Result<Vec<TokenSource>, SqlError> {
         }
     }
     sources.sort_by_key(|source| std::cmp::Reverse(source.highest));
-    Ok(sources)
+    Ok((sources, malformed))
 }
 
-/// The highest token that rows of a table remember, and whether all rows were read. `exact`: they are.
+/// What the rows of a table remember.
+pub(super) struct RowsRead {
+    pub highest: Option<Token>,
+    /// All rows were read. Otherwise a sample.
+    pub is_whole: bool,
+    /// One of them holds what is no fence.
+    pub is_malformed: bool,
+}
+
+/// The token in the fence of a row, as SQL; NULL for what is no fence.
+pub(super) fn token_sql(fence: &str) -> String {
+    format!(
+        "CASE WHEN {fence} ~ '^[1-9][0-9]{{0,18}}(:[0-9a-f]{{16}})?$' THEN
+            CASE WHEN split_part({fence}, ':', 1)::numeric <= 9223372036854775807 THEN split_part({fence}, ':', 1)::bigint END END"
+    )
+}
+
+/// Reads what rows of a table remember. `exact`: all of them.
 pub(super) async fn highest_in_rows(
     client: &impl GenericClient,
     table: &str,
     oid: u32,
     exact: bool,
-) -> Result<(Option<Token>, bool), SqlError> {
+) -> Result<RowsRead, SqlError> {
     let sql = "SELECT sum(greatest(reltuples, 0))::real FROM pg_class WHERE oid = $1
                OR oid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass))";
     let rows: Option<f32> = client.query_one(sql, &[&oid]).await?.try_get(0)?;
     let whole = exact || rows.unwrap_or_default() <= WHOLE_TABLE_ROWS;
     let sample = if whole { String::new() } else { format!("TABLESAMPLE SYSTEM ({SAMPLE_PERCENT})") };
-    let sql = format!("SELECT max(split_part(leasehold_fence, ':', 1)::bigint) FROM {table} {sample}");
-    let highest: Option<i64> = client.query_one(&sql, &[]).await?.try_get(0)?;
-    Ok((token_from_sql(highest), whole))
+    let token = token_sql("leasehold_fence");
+    let sql = format!(
+        "SELECT max({token}), coalesce(bool_or(leasehold_fence IS NOT NULL AND {token} IS NULL), false) FROM {table} {sample}"
+    );
+    let row = client.query_one(&sql, &[]).await?;
+    Ok(RowsRead { highest: token_from_sql(row.try_get(0)?), is_whole: whole, is_malformed: row.try_get(1)? })
 }
 
 pub(super) fn token_from_sql(number: Option<i64>) -> Option<Token> {

@@ -15,6 +15,7 @@ use super::FENCE_VERSION;
 use super::fenced_row::{FencedRow, database_is_current, read_fenced, remembered_guard};
 use super::holes::table_holes;
 use super::permission::{InstallPermission, read_permission};
+use super::row_memory::{has_rows_below, lift_rows_sql};
 use super::sql_refusal::{WorkFailure, failure_before_commit, failure_of_commit, unavailable};
 use super::sql_text::{
     DATABASE_SQL, FenceText, Remember, TRIGGER_NAMES, function_bodies, key_warning, quote_ident, quote_literal,
@@ -261,18 +262,27 @@ async fn plan(
     if shape.subscribed {
         notes.push("a subscription writes to this table: the publisher checks, so replicated writes pass here".into());
     }
+    if store == Remember::Row && !shape.partitions.is_empty() {
+        notes.push(
+            "a partition that is detached or dropped takes the fences of its rows along: use --remember name where \
+             partitions come and go"
+                .into(),
+        );
+    }
     let remembered = remembered_guard(client, shape.oid).await?;
     if store == Remember::Row && before.is_none() && remembered.is_none() {
         check_own_column(client, shape).await?;
     }
+    let left_memory = remembered.is_some();
     let guard = match (before, remembered) {
         (Some(row), _) => row.guard.clone(),
-        // A copy of a table has the comment of the first one, whose guard stays its own.
-        (None, Some(guard)) if fenced.iter().all(|row| row.guard != guard) => guard,
+        // A copy of a table has the comment of the first one, whose guard stays its own. A table that was restored alone
+        // after it was dropped takes over what is remembered of the first one.
+        (None, Some(guard)) if fenced.iter().all(|row| row.guard != guard || row.is_gone) => guard,
         (None, _) => fresh_guard(client).await?,
     };
     let text = FenceText { guard: &guard, shape, template: &template, store };
-    let mut statements = statements(client, &text, options.mode, before, &mut notes).await?;
+    let mut statements = statements(client, &text, options.mode, before, left_memory, &mut notes).await?;
     if statements.len() > 1 {
         let names: Vec<String> = function_bodies(&text.functions()?).into_iter().map(|(name, _)| name).collect();
         statements.extend(permission.hand_over(&guard, &names));
@@ -345,7 +355,7 @@ fn chosen_store(
     template: &ResourceTemplate,
     before: Option<&FencedRow>,
 ) -> Result<(Remember, Vec<String>), FenceError> {
-    let why_not = shape.why_not_row(template.key_columns());
+    let why_not = shape.why_not_row(template);
     let column = shape.columns.iter().find(|column| column.name == "leasehold_fence");
     let foreign = column.filter(|column| column.base_type != "text");
     match (options.remember, why_not) {
@@ -389,6 +399,7 @@ async fn statements(
     text: &FenceText<'_>,
     mode: FenceMode,
     before: Option<&FencedRow>,
+    left_memory: bool,
     notes: &mut Vec<String>,
 ) -> Result<Vec<String>, InstallFailure> {
     let mut statements = Vec::new();
@@ -401,7 +412,8 @@ async fn statements(
     });
     if let Some(row) = before.filter(|_| same && statements.is_empty()) {
         let holes = table_holes(client, text.shape, row).await?;
-        if holes.iter().all(|hole| hole.kind == HoleKind::Observing) {
+        let is_whole = holes.iter().all(|hole| hole.kind == HoleKind::Observing);
+        if is_whole && (text.store == Remember::Name || !has_rows_below(client, text).await?) {
             // No lock on the table: writers do not notice.
             let sql = format!(
                 "UPDATE leasehold_fence.fenced SET mode = '{mode}' WHERE guard = {};",
@@ -422,6 +434,10 @@ async fn statements(
     };
     if let Some(from) = earlier {
         statements.extend(carry_memory(text, from)?);
+    }
+    // Rows may have come while nobody looked.
+    if text.store == Remember::Row && (before.is_some() || earlier.is_some() || left_memory) {
+        statements.push(lift_rows_sql(text)?);
     }
     statements.push(text.triggers()?);
     statements.push(record_sql(text, mode));
@@ -494,14 +510,10 @@ INSERT INTO leasehold_fence.seen AS x (scope, resource, token, lease)
   {merge};"
             )]
         }
+        // The rows are lifted to it afterwards.
         (Remember::Name, Remember::Row) => {
-            let resource = text.resource_sql("t")?;
             vec![format!(
                 "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE;
-ALTER TABLE {table} ADD COLUMN IF NOT EXISTS leasehold_fence text;
-UPDATE {table} t SET leasehold_fence = s.token || CASE s.lease WHEN '' THEN '' ELSE ':' || s.lease END
-  FROM leasehold_fence.seen s WHERE s.scope = '' AND s.resource = {resource}
-    AND (t.leasehold_fence IS NULL OR split_part(t.leasehold_fence, ':', 1)::bigint < s.token);
 INSERT INTO leasehold_fence.seen AS x (scope, resource, token, lease)
   SELECT '{guard}', s.resource, s.token, s.lease FROM leasehold_fence.seen s WHERE s.scope = '' AND starts_with(s.resource, {prefix})
   {merge};"

@@ -35,6 +35,7 @@ mod install;
 mod kv;
 mod permission;
 mod remove;
+mod row_memory;
 mod sql_exec;
 mod sql_refusal;
 mod sql_text;

@@ -99,6 +99,10 @@ pub(super) fn failure_of_work(error: BoxError, attempt: &str) -> WorkFailure {
             let code = sql.code().map(|code| code.code().to_owned());
             return match code.as_deref() {
                 Some("40001" | "40P01") => WorkFailure::Again(SqlCause::new(sql)),
+                Some("22P02") if is_malformed_fence(sql) => WorkFailure::Final(FenceError::Corrupt {
+                    kind: FenceKind::Postgres,
+                    at: "a row's leasehold_fence".into(),
+                }),
                 // A lock that was not to be had, a cancelled statement, a server that goes away: nothing was committed.
                 Some("55P03" | "57014" | "57P01" | "57P02" | "57P03" | "25P03") => {
                     WorkFailure::Final(unavailable(sql, attempt))
@@ -112,6 +116,12 @@ pub(super) fn failure_of_work(error: BoxError, attempt: &str) -> WorkFailure {
         cause = at.source();
     }
     WorkFailure::Final(FenceError::Work(error))
+}
+
+/// A function of the fence could not read what a row remembers.
+fn is_malformed_fence(error: &SqlError) -> bool {
+    let place = error.as_db_error().and_then(DbError::where_).unwrap_or_default();
+    place.contains("function leasehold_fence.")
 }
 
 fn is_io(error: &SqlError) -> bool {

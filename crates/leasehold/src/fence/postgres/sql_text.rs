@@ -78,8 +78,8 @@ pub(super) struct ExpectedTrigger {
     pub kind: i16,
     /// The function, without the guard: `_row`.
     pub function: &'static str,
-    /// Whether it has a WHEN.
-    pub conditional: bool,
+    /// It has a WHEN, with these words in it.
+    pub conditional: Option<&'static str>,
 }
 
 impl ExpectedTrigger {
@@ -91,7 +91,7 @@ impl ExpectedTrigger {
 
 /// The trigger that refuses TRUNCATE. It is not cloned to partitions.
 pub(super) const TRUNCATE_TRIGGER: ExpectedTrigger =
-    ExpectedTrigger { name: "zz_leasehold_truncate", kind: 34, function: "no_truncate", conditional: false };
+    ExpectedTrigger { name: "zz_leasehold_truncate", kind: 34, function: "no_truncate", conditional: None };
 
 /// Every name that a trigger of ours may have.
 pub(super) const TRIGGER_NAMES: [&str; 6] = [
@@ -168,14 +168,15 @@ impl FenceText<'_> {
         let trigger = |name, kind, function, conditional| ExpectedTrigger { name, kind, function, conditional };
         let mut all = match (self.store, self.template.is_fixed()) {
             (Remember::Row, _) => vec![
-                trigger("zz_leasehold_fence", 19, "_row", true),
-                trigger("zz_leasehold_new", 7, "_new", false),
-                trigger("zz_leasehold_memory", 13, "_memory", false),
-                trigger("zz_leasehold_moved", 17, "_memory", true),
+                trigger("zz_leasehold_fence", 19, "_row", Some("current_setting('leasehold.token'::text, true)")),
+                trigger("zz_leasehold_new", 7, "_new", None),
+                trigger("zz_leasehold_memory", 13, "_memory", None),
+                trigger("zz_leasehold_moved", 17, "_memory", Some("IS DISTINCT FROM")),
             ],
-            (Remember::Name, false) => vec![trigger("zz_leasehold_fence", 29, "_name", false)],
+            (Remember::Name, false) => vec![trigger("zz_leasehold_fence", 29, "_name", None)],
             (Remember::Name, true) => {
-                vec![trigger("aa_leasehold_fence", 30, "_name", true), trigger("zz_leasehold_fence", 29, "_name", true)]
+                let held = Some("current_setting('leasehold.held_");
+                vec![trigger("aa_leasehold_fence", 30, "_name", held), trigger("zz_leasehold_fence", 29, "_name", held)]
             }
         };
         all.push(TRUNCATE_TRIGGER);

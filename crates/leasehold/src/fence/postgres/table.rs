@@ -4,6 +4,7 @@ use leasehold_postgres::tokio_postgres::{Error as SqlError, GenericClient, Row};
 
 use super::sql_text::quote_ident;
 use crate::fence::refusal::FenceError;
+use crate::fence::resource_template::ResourceTemplate;
 
 /// A column, as far as a key needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +73,16 @@ impl TableShape {
     }
 
     /// Why rows cannot remember their own fence; none: they can.
-    pub fn why_not_row(&self, keys: &[String]) -> Option<String> {
+    pub fn why_not_row(&self, template: &ResourceTemplate) -> Option<String> {
+        let keys = template.key_columns();
         if keys.is_empty() {
             return Some("one name for the whole table".into());
+        }
+        if !template.is_one_to_one() {
+            return Some(format!(
+                "two rows may have one name under {}: put a / between the places of the keys",
+                template.as_text()
+            ));
         }
         if self.unlogged {
             return Some("the table is unlogged, and a crash would empty it with its fences".into());

@@ -2,7 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. Only a [`FencedLease`] over exclusive claims opens it, and it speaks for the resources of that lease only.
+//! 1. Only a [`FencedLease`] over exclusive claims opens it, and it speaks for the resources of that lease only. A process
+//!    that was started under such a lease shows what it was given (`LEASEHOLD_FENCE`) as a [`FenceSetting`].
 //! 2. Success means that COMMIT was acknowledged, and that no statement had failed before it.
 //! 3. A connection that is lost after COMMIT was sent is Indeterminate, never a refusal and never Unavailable.
 //! 4. Dropping the future rolls back.

@@ -9,7 +9,8 @@ use rusqlite::{Batch, Connection, OpenFlags, Row};
 
 use super::transaction::SqliteFence;
 use super::unavailable;
-use crate::fence::refusal::FenceError;
+use crate::fence::counters::FenceKind;
+use crate::fence::refusal::{FenceError, SelfEnded};
 use crate::fence::token_text::FenceSetting;
 
 /// How long another writer is waited for.
@@ -43,7 +44,7 @@ pub fn execute_sql(
     sql: &str,
 ) -> Result<Vec<Vec<Option<String>>>, FenceError> {
     let fence = SqliteFence::attach(connection)?;
-    fence.write_showing(shown, connection, |transaction| {
+    let done = fence.write_showing(shown, connection, |transaction| {
         let mut found = Vec::new();
         let mut batch = Batch::new(transaction, sql);
         while let Some(mut statement) = batch.next()? {
@@ -52,9 +53,14 @@ pub fn execute_sql(
             while let Some(row) = rows.next()? {
                 found.push((0..columns).map(|at| text_of(row, at)).collect::<rusqlite::Result<_>>()?);
             }
+            // COMMIT, END or ROLLBACK: the statements after it would have no token.
+            if transaction.is_autocommit() {
+                return Err(SelfEnded(None).into());
+            }
         }
         Ok(found)
-    })
+    });
+    done.map_err(|error| SelfEnded::reveal(error, FenceKind::Sqlite))
 }
 
 fn text_of(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {

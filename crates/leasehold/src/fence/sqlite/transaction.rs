@@ -2,7 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. Only a [`FencedLease`] over exclusive claims opens it, and it speaks for the resources of that lease only.
+//! 1. Only a [`FencedLease`] over exclusive claims opens it, and it speaks for the resources of that lease only. A process
+//!    that was started under such a lease shows what it was given (`LEASEHOLD_FENCE`) as a [`FenceSetting`].
 //! 2. A token never outlives its transaction: what is written on the connection afterwards has none.
 
 use std::fmt;
