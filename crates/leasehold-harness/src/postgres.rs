@@ -49,7 +49,7 @@ impl Cluster {
         let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
         let port = crate::try_free_port()?;
         // Made first: what initdb leaves behind when it fails is removed with it.
-        let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
+        let mut cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
         let made = as_postgres(&try_program("initdb")?)
             .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
             .arg(&cluster.dir)
@@ -58,8 +58,18 @@ impl Cluster {
         if !made.status.success() {
             return Err(io::Error::other(format!("initdb: {}", String::from_utf8_lossy(&made.stderr))));
         }
-        cluster.try_start_server()?;
-        Ok(cluster)
+        // Another test may take the port between the look and the start.
+        let mut tries = 5;
+        loop {
+            match cluster.try_start_server() {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {
+                    tries -= 1;
+                    cluster.crash();
+                    cluster.port = crate::try_free_port()?;
+                }
+                started => return started.map(|()| cluster),
+            }
+        }
     }
 
     /// Whether there is a PostgreSQL on this machine.
@@ -94,7 +104,12 @@ impl Cluster {
             let status = std::fs::read_to_string(self.dir.join("postmaster.pid")).unwrap_or_default();
             status.lines().nth(7).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
         };
-        self.try_wait("start", ready)
+        let port_is_taken = || self.log().contains("could not create any TCP/IP sockets");
+        self.try_wait("start", || ready() || port_is_taken())?;
+        if ready() {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::AddrInUse, format!("the port of PostgreSQL is taken: {}", self.log())))
     }
 
     /// Ends the server at once, as `pg_ctl -m immediate` does: nothing is written any more, and it must recover.
@@ -116,8 +131,11 @@ impl Cluster {
             #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
             std::thread::sleep(POLL_EVERY);
         }
-        let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        Err(io::Error::other(format!("PostgreSQL did not {what}: {log}")))
+        Err(io::Error::other(format!("PostgreSQL did not {what}: {}", self.log())))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 
     /// Kills the postmaster, as a crash of the machine would: no process of the server cleans up. Those that are left end

@@ -70,7 +70,11 @@ async fn rows_that_came_while_observing_are_lifted() {
         assert_eq!(database.write(BOB, "DELETE FROM seats WHERE seat_id IN (1, 2, 3)").await, "ok");
         assert_eq!(database.write(ADA, "INSERT INTO seats VALUES (1, 'ada')").await, "ok", "{fenced:?}: observed");
         assert_eq!(database.write("", "INSERT INTO seats VALUES (2, 'nobody')").await, "ok", "{fenced:?}: observed");
-        assert_eq!(database.write("", "UPDATE seats SET seat_id = 3 WHERE seat_id = 4").await, "ok", "{fenced:?}: moved");
+        assert_eq!(
+            database.write("", "UPDATE seats SET seat_id = 3 WHERE seat_id = 4").await,
+            "ok",
+            "{fenced:?}: moved"
+        );
         let below = database.holes().await.contains(&HoleKind::RowsBelow);
         assert_eq!(below, fenced == Fenced::Row, "{fenced:?}");
         database.install(&fenced.options()).await;
