@@ -382,6 +382,7 @@ async fn a_full_etcd_still_releases() {
     let cluster = EtcdCluster::start_with(settings);
     let engine = open(&cluster.url()).await;
     let ada = engine.acquire(claim("ada", "seat", MINUTE)).await.expect("granted");
+    let eve = engine.acquire(claim("eve", "aisle", MINUTE)).await.expect("granted");
     let big = "x".repeat(100_000);
     for n in 0..60 {
         if !cluster.etcdctl_command(&["put", &format!("filler/{n}"), &big]).output().unwrap().status.success() {
@@ -391,6 +392,17 @@ async fn a_full_etcd_still_releases() {
     let refused = engine.acquire(claim("bob", "row", MINUTE)).await.expect_err("there is no space");
     let Error::Unavailable { source, .. } = &refused else { panic!("{refused:?}") };
     assert!(source.to_string().contains("out of space"), "{source}");
+    // A process that comes now has no session, and can look and end leases all the same.
+    let late = open(&cluster.url()).await;
+    assert_eq!(late.inspect("seat").await.unwrap().unwrap().holders.len(), 1);
+    assert!(late.examine().await.unwrap().iter().any(|finding| finding.found == "NOSPACE"));
+    let refused = late.acquire(claim("bob", "row", MINUTE)).await.expect_err("there is no space");
+    assert!(
+        matches!(&refused, Error::Unavailable { source, .. } if source.to_string().contains("out of space")),
+        "{refused:?}"
+    );
+    assert!(late.release(&eve.lease_id).await.expect("a release deletes"));
+    late.close().await.expect("closed");
     assert!(engine.release(&ada.lease_id).await.expect("a release deletes"));
     assert!(engine.inspect("seat").await.unwrap().is_none());
     let findings = engine.examine().await.unwrap();

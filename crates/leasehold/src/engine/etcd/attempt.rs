@@ -81,6 +81,11 @@ pub(super) enum TryOutcome {
 }
 
 impl HeldTerms {
+    /// The etcd leases that it puts keys into.
+    pub fn buckets(&self) -> Vec<i64> {
+        std::iter::once(self.bucket).chain(self.request.as_ref().map(|(_, lease, _)| *lease)).collect()
+    }
+
     pub fn put(&self) -> PutLease<'_> {
         let request = self.request.as_ref().map(|(value, lease, _)| (value, *lease));
         PutLease { value: &self.value, lease: self.bucket, request }

@@ -9,6 +9,7 @@ use super::attempt::{AttemptTry, EtcdAttempt, HeldTerms, TryOutcome};
 use super::failure::{CLOSED, EtcdFailure, indeterminate, unavailable};
 use super::messages::{RangeCall, TxnCall, TxnPart, TxnReply};
 use super::mirror::TurnOutcome;
+use super::plan::MAX_GUARDED;
 use super::queue_line::{QueueContender, QueueLine};
 use super::shared::EtcdShared;
 use super::values::{ContenderState, ContenderValue};
@@ -22,6 +23,8 @@ const OPTIMISTIC_TRIES: usize = 3;
 const MAX_LOOKS: usize = 64;
 /// Keys of a queue that are looked at to count those who wait: deeper names beyond them are counted too.
 const FEW_KEYS: i64 = 32;
+/// How often the rest of a lost place is deleted in the background. It ends with the session at the latest.
+const MAX_CLEANUP_ROUNDS: u32 = 40;
 /// How long a promotion is tried.
 const PROMOTE_FOR: Duration = Duration::from_secs(6);
 
@@ -193,7 +196,7 @@ impl EtcdAttempt {
                 () = shared.closed.cancelled() => {
                     return TryOutcome::Done(Err(unavailable(self.text(), CLOSED)));
                 }
-                () = tried.session.lost.cancelled() => return self.place_lost(),
+                () = tried.session.lost.cancelled() => return self.place_lost(tried, arrival).await,
                 () = self.callers.changed.notified() => {}
                 () = shared.clock.sleep_until(until) => {
                     drop(enlisted);
@@ -203,14 +206,29 @@ impl EtcdAttempt {
         }
     }
 
-    fn place_lost(&self) -> TryOutcome {
+    /// One of its keys is gone. Those that are left must not keep others out: the session that has them lives on.
+    async fn place_lost(&self, tried: &AttemptTry, arrival: i64) -> TryOutcome {
+        if tried.plan.wants.len() > 1 || tried.plan.request.is_some() {
+            let rest = tried.plan.delete_rest(arrival);
+            if self.shared.txn_again(rest.clone()).await.is_err() {
+                let shared = self.shared.clone();
+                self.shared.spawn_background(async move {
+                    for round in 0..MAX_CLEANUP_ROUNDS {
+                        shared.backoff(round).await;
+                        if shared.txn_again(rest.clone()).await.is_ok() {
+                            return;
+                        }
+                    }
+                });
+            }
+        }
         TryOutcome::Done(Err(unavailable(self.text(), "the place in the queue was lost")))
     }
 
     async fn end_wait(&self, tried: &AttemptTry, arrival: i64, outcome: TurnOutcome) -> TryOutcome {
         match outcome {
             TurnOutcome::Admitted { short } => self.promote(tried, arrival, short).await,
-            TurnOutcome::Lost => self.place_lost(),
+            TurnOutcome::Lost => self.place_lost(tried, arrival).await,
             TurnOutcome::OtherCapacity(name, used) => {
                 self.leave_queues(tried).await;
                 other_capacity(&name, used)
@@ -237,16 +255,22 @@ impl EtcdAttempt {
             };
             let marker = &tried.session.marker;
             let txn = tried.plan.promote(&shared.layout, marker, arrival, &terms.put(), guard);
-            let failure = match shared.end_txn(txn, &[terms.bucket]).await {
+            let failure = match shared.end_txn(txn, &terms.buckets()).await {
                 Ok(reply) if reply.succeeded => return self.granted(tried, &terms, reply.revision()),
                 Ok(reply) => {
-                    let Some(first) = reply.range(0).first() else { return self.place_lost() };
+                    let Some(first) = reply.range(0).first() else {
+                        return self.place_lost(tried, arrival).await;
+                    };
                     if first.mod_revision != arrival {
                         return self.adopt(tried, first).await;
                     }
                     if reply.range(1).is_empty() {
                         tried.session.lost.cancel();
-                        return self.place_lost();
+                        return self.place_lost(tried, arrival).await;
+                    }
+                    if !guard || tried.plan.wants.len() > MAX_GUARDED {
+                        // All that was compared but the other keys is as it should be.
+                        return self.place_lost(tried, arrival).await;
                     }
                     // Keys of deeper names count for a condition on a range. Ours do not: they are read and told apart.
                     match self.is_first_by_read(tried, arrival).await {

@@ -155,13 +155,21 @@ impl EtcdAttempt {
         let early = Duration::from_millis(value.early);
         let deadline = match &own {
             Some(own) => own.deadline,
-            None => minus(shared.bounds(held.lease).await?.lower, early),
+            None => match shared.bounds(held.lease).await {
+                Ok(bounds) => minus(bounds.lower, early),
+                // It ended a moment ago.
+                Err(EtcdFailure::LeaseGone) => return Ok(grant),
+                Err(failure) => return Err(failure),
+            },
         };
         grant.remaining = deadline.since(now);
         grant.renewable = match (own, value.cap) {
             (Some(own), _) => own.cap_at.map(|cap| cap.since(now)),
             (None, Some((lease, early))) => {
-                let cap = minus(shared.bounds(lease).await?.lower, Duration::from_millis(early));
+                let cap = match shared.bounds(lease).await {
+                    Err(EtcdFailure::LeaseGone) => now,
+                    bounds => minus(bounds?.lower, Duration::from_millis(early)),
+                };
                 Some(cap.since(now))
             }
             (None, None) => None,

@@ -124,7 +124,13 @@ impl EtcdShared {
 
     /// Ends a contender of ours if its time is certainly over. Whether it was.
     pub async fn lapse_if_over(self: &Arc<Self>, name: &str, contender: &QueueContender) -> Result<bool, EtcdFailure> {
-        let Some(over_at) = self.over_at(contender).await? else { return Ok(false) };
+        let over_at = match self.over_at(contender).await {
+            Ok(Some(over_at)) => over_at,
+            Ok(None) => return Ok(false),
+            // Its key went with it, or that is not so.
+            Err(EtcdFailure::LeaseGone) => return Ok(self.read_key(contender.key.clone()).await?.is_none()),
+            Err(failure) => return Err(failure),
+        };
         if self.clock.now() < over_at {
             return Ok(false);
         }

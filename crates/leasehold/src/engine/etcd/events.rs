@@ -5,6 +5,7 @@
 //! 1. An event's number is its revision and its place in it, so every process numbers alike and any can go on.
 //! 2. What cannot be told without a gap is a reset: compacted history, another cluster or prefix, a number to come.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::error::Error;
 const PER_REVISION: u64 = 4096;
 const ATTEMPT: &str = "watch";
 /// The reason of a lease whose key somebody deleted without an ending.
-const DELETED: &str = "its key was deleted in etcd";
+pub(super) const DELETED: &str = "its key was deleted in etcd";
 
 /// One watch. See the module.
 pub(super) struct EtcdWatcher {
@@ -39,6 +40,10 @@ pub(super) struct EtcdWatcher {
     /// A reset is due before anything else.
     reset: bool,
     stream: Option<Streaming<WatchReply>>,
+    /// What came and was not told yet. It stays until all of it is read: a call may be dropped, or fail, while etcd is asked.
+    unread: Option<WatchReply>,
+    /// Which etcd leases of deleted keys in `unread` live on. Each is asked for once, however many keys it had.
+    bucket_lives: HashMap<i64, bool>,
 }
 
 /// Names the cluster and the prefix.
@@ -60,7 +65,7 @@ impl EtcdWatcher {
         let newest = newest.map_err(|failure| failure.into_read_error(ATTEMPT.into()))?;
         let known = since.filter(|id| id.run == run && id.number <= last_number(newest));
         let told = known.map_or_else(|| last_number(newest), |id| id.number);
-        Ok(Self { shared, run, told, reset: known.is_none(), stream: None })
+        Ok(Self { shared, run, told, reset: known.is_none(), stream: None, unread: None, bucket_lives: HashMap::new() })
     }
 
     async fn next_seen(&mut self) -> Result<Seen, Error> {
@@ -69,14 +74,22 @@ impl EtcdWatcher {
             if std::mem::take(&mut self.reset) {
                 return Ok(Seen::Reset(EventId { run: self.run, number: self.told }));
             }
-            let closed = self.shared.closed.clone();
-            let reply = tokio::select! {
-                () = closed.cancelled() => return Err(unavailable(ATTEMPT, CLOSED)),
-                reply = self.next_reply() => reply?,
-            };
-            match self.read_reply(&reply).await {
-                Ok(events) if events.is_empty() => {}
-                Ok(events) => return Ok(Seen::Events(events)),
+            if self.unread.is_none() {
+                let closed = self.shared.closed.clone();
+                let reply = tokio::select! {
+                    () = closed.cancelled() => return Err(unavailable(ATTEMPT, CLOSED)),
+                    reply = self.next_reply() => reply?,
+                };
+                self.unread = Some(reply);
+            }
+            match self.read_unread().await {
+                Ok((events, told)) => {
+                    self.told = told;
+                    self.forget_unread();
+                    if !events.is_empty() {
+                        return Ok(Seen::Events(events));
+                    }
+                }
                 Err(EtcdFailure::Compacted) => self.start_anew().await?,
                 Err(failure) => return Err(failure.into_read_error(ATTEMPT.into())),
             }
@@ -118,29 +131,37 @@ impl EtcdWatcher {
         let newest = self.shared.newest_revision().await;
         self.told = last_number(newest.map_err(|failure| failure.into_read_error(ATTEMPT.into()))?);
         (self.reset, self.stream) = (true, None);
+        self.forget_unread();
         Ok(())
     }
 
-    async fn read_reply(&mut self, reply: &WatchReply) -> Result<Vec<Event>, EtcdFailure> {
+    fn forget_unread(&mut self) {
+        self.unread = None;
+        self.bucket_lives.clear();
+    }
+
+    /// The events of what came, and up to where they tell. Dropping it loses nothing but a little work.
+    async fn read_unread(&mut self) -> Result<(Vec<Event>, u64), EtcdFailure> {
+        let (mut events, mut told) = (Vec::new(), self.told);
+        let Some(reply) = &self.unread else { return Ok((events, told)) };
         if reply.canceled {
             self.stream = None;
-            return if reply.compact_revision > 0 { Err(EtcdFailure::Compacted) } else { Ok(Vec::new()) };
+            return if reply.compact_revision > 0 { Err(EtcdFailure::Compacted) } else { Ok((events, told)) };
         }
-        let mut events = Vec::new();
         for of_one in reply.events.chunk_by(|a, b| revision_of(a) == revision_of(b)) {
             let revision = u64::try_from(revision_of(&of_one[0])).unwrap_or(0);
-            let facts = read_revision(&self.shared, of_one).await?;
+            let facts = read_revision(&self.shared, of_one, &mut self.bucket_lives).await?;
             for (at, fact) in facts.into_iter().enumerate() {
                 let index = u64::try_from(at).unwrap_or(u64::MAX).min(PER_REVISION - 2);
                 let number = revision.saturating_mul(PER_REVISION).saturating_add(index);
-                if number > self.told {
+                if number > told {
                     let id = EventId { run: self.run, number };
                     events.push(Event { id, ..fact });
-                    self.told = number;
+                    told = number;
                 }
             }
         }
-        Ok(events)
+        Ok((events, told))
     }
 }
 
@@ -163,7 +184,11 @@ fn revision_of(event: &KeyEvent) -> i64 {
 }
 
 /// What the writes of one revision mean. The ids are filled in later.
-async fn read_revision(shared: &EtcdShared, writes: &[KeyEvent]) -> Result<Vec<Event>, EtcdFailure> {
+async fn read_revision(
+    shared: &EtcdShared,
+    writes: &[KeyEvent],
+    bucket_lives: &mut HashMap<i64, bool>,
+) -> Result<Vec<Event>, EtcdFailure> {
     let mut events = Vec::new();
     for write in writes {
         let Some(kv) = &write.kv else { continue };
@@ -180,7 +205,7 @@ async fn read_revision(shared: &EtcdShared, writes: &[KeyEvent]) -> Result<Vec<E
                 let ended = writes.iter().filter_map(|other| other.kv.as_ref());
                 let has_ending = ended.filter_map(|other| shared.layout.parse_ended(&other.key)).any(|id| id == public);
                 if !has_ending {
-                    events.extend(read_deleted(shared, &name, write.prev_kv.as_ref()).await?);
+                    events.extend(read_deleted(shared, &name, write.prev_kv.as_ref(), bucket_lives).await?);
                 }
             }
         }
@@ -251,15 +276,23 @@ async fn read_deleted(
     shared: &EtcdShared,
     name: &str,
     before: Option<&StoredKey>,
+    bucket_lives: &mut HashMap<i64, bool>,
 ) -> Result<Option<Event>, EtcdFailure> {
     let Some(before) = before else { return Err(EtcdFailure::Compacted) };
     let value = ContenderValue::parse(&before.value, &before.key)?;
     if value.first.is_some() || value.state != ContenderState::Held {
         return Ok(None);
     }
-    shared.probe(before.lease).await?;
-    let bucket_lives = shared.lease_clocks.get(before.lease).is_some_and(|bounds| bounds.upper > shared.clock.now());
-    let (kind, reason) = if bucket_lives { (EventKind::Revoked, DELETED) } else { (EventKind::Lapsed, "") };
+    let lives = match bucket_lives.get(&before.lease) {
+        Some(lives) => *lives,
+        None => {
+            let upper = || shared.lease_clocks.get(before.lease).map(|bounds| bounds.upper);
+            let lives = shared.probe(before.lease).await? && upper().is_some_and(|upper| upper > shared.clock.now());
+            bucket_lives.insert(before.lease, lives);
+            lives
+        }
+    };
+    let (kind, reason) = if lives { (EventKind::Revoked, DELETED) } else { (EventKind::Lapsed, "") };
     event(shared, kind, name, &value, before.mod_revision, reason, shared.wall_millis()).map(Some)
 }
 

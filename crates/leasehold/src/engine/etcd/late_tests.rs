@@ -178,3 +178,20 @@ async fn what_has_ended_is_not_ended_again() {
     assert!(lapsed && !calls.release(&late).await.0);
     assert_eq!(calls.written(&late).await, Some(closed_at), "it stays closed");
 }
+
+/// Goal: a member that does not know a lease that lives ends nothing.
+/// Method: a contender with the number of an etcd lease that there is not, as a member would tell that lost its lead.
+#[tokio::test]
+async fn a_lease_that_a_member_does_not_know_is_not_over() {
+    let calls = LateCalls::open().await;
+    let (shared, plan) = (&calls.engine.shared, calls.plan(1, "seat"));
+    assert!(calls.take(&plan).await.0);
+    let line = shared.read_line("seat", None).await.expect("it reads");
+    let mut contender = line.contenders[0].clone();
+    contender.lease += 1;
+    assert_eq!(shared.lapse_if_over("seat", &contender).await, Ok(false));
+    assert_eq!(shared.read_line("seat", None).await.expect("it reads").contenders.len(), 1, "it is held still");
+    // Where its key is gone, so is the lease.
+    assert!(calls.release(&plan).await.0);
+    assert_eq!(shared.lapse_if_over("seat", &contender).await, Ok(true));
+}

@@ -211,6 +211,9 @@ pub(super) struct LeaseTimeToLiveReply {
     /// Whole seconds, cut towards zero. -1: there is no such lease.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
+    /// What it was granted for.
+    #[prost(int64, tag = "4")]
+    pub granted_ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

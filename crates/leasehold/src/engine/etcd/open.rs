@@ -11,7 +11,7 @@ use super::options::EtcdEngineOptions;
 use super::shared::EtcdShared;
 use super::{EtcdEngine, MAX_DELAY, TOO_LATE};
 use crate::clock::{Clock as _, until};
-use crate::engine::etcd::failure::unavailable;
+use crate::engine::etcd::failure::{EtcdFailure, unavailable};
 use crate::error::Error;
 
 impl EtcdEngine {
@@ -29,12 +29,16 @@ impl EtcdEngine {
         let clock = shared.clock;
         let opening = async {
             let status = shared.members.call(StatusCall {}, CallKind::Read).await?;
-            shared.open_session().await?;
+            match shared.open_session().await {
+                // Looks, releases and revokes need no session, and free the space that a new one needs.
+                Ok(()) | Err(EtcdFailure::NoSpace) => {}
+                Err(failure) => return Err(failure),
+            }
             Ok(status.header.map_or(0, |header| header.cluster_id))
         };
         let opened = until(&clock, clock.now().plus(MAX_DELAY), opening).await;
         let opened = opened.ok_or_else(|| unavailable(attempt.as_str(), TOO_LATE))?;
-        let cluster_id = opened.map_err(|failure: super::failure::EtcdFailure| failure.into_read_error(attempt))?;
+        let cluster_id = opened.map_err(|failure: EtcdFailure| failure.into_read_error(attempt))?;
         let prefix = &shared.options.prefix;
         let identity = format!("etcd-{cluster_id:016x}-{prefix}");
         let run = run_of(cluster_id, prefix);

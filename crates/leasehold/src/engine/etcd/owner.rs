@@ -12,6 +12,7 @@ use std::time::Duration;
 use leasehold_core::Time;
 
 use super::ending::{LeaseFate, MEMORY, refusal_after};
+use super::events::DELETED;
 use super::failure::EtcdFailure;
 use super::messages::{TxnCall, TxnReply};
 use super::own_leases::OwnLease;
@@ -135,7 +136,7 @@ impl EtcdShared {
             lease: changed.bucket,
             request: changed.request.as_ref().zip(changed.request_bucket).map(|((value, _), lease)| (value, lease)),
         };
-        let reply = self.end_txn(own.plan.rewrite(&session.marker, own.written, &put), &[changed.bucket]).await?;
+        let reply = self.end_txn(own.plan.rewrite(&session.marker, own.written, &put), &changed.buckets()).await?;
         if reply.succeeded {
             let renewal = Renewal { remaining: changed.remaining, renewable: changed.renewable };
             self.renewed(&session, own, changed, reply.revision());
@@ -146,10 +147,29 @@ impl EtcdShared {
             return Ok(Ok(None));
         }
         self.own.remove(public, own.written);
+        let first_is_as_seen = reply.range(0).first().is_some_and(|kv| kv.mod_revision == own.written);
         match self.read_fate(&own.plan, &reply)? {
+            LeaseFate::Live if first_is_as_seen => {
+                self.end_broken_lease(&own.plan).await?;
+                Ok(Err(Refusal::Stale))
+            }
             LeaseFate::Live => Ok(Ok(None)),
-            fate => Ok(Err(self.refusal_of(public, &fate))),
+            fate => {
+                if fate == LeaseFate::Unknown && own.plan.wants.len() > 1 {
+                    self.txn_again(own.plan.delete_rest(own.written)).await?;
+                }
+                Ok(Err(self.refusal_of(public, &fate)))
+            }
         }
+    }
+
+    /// Ends a lease of which somebody deleted a key, not the first: what is left of it must not keep others out.
+    async fn end_broken_lease(self: &Arc<Self>, plan: &Arc<LeasePlan>) -> Result<(), EtcdFailure> {
+        let ending = EndedValue::new(StoredEnd::Revoked, DELETED, &draw_call_name(), self.wall_millis());
+        self.put_ending(plan, &ending).await?;
+        self.ended.insert(plan.public, HowEnded::Stale);
+        self.freed(plan);
+        Ok(())
     }
 
     /// A lease that this process did not grant or renew last. Its deadline is an upper bound, its cap a lower one.
@@ -377,4 +397,11 @@ struct ChangedLease {
     request: Option<(RequestValue, Time)>,
     /// The bucket for the request id, when that is put too.
     request_bucket: Option<i64>,
+}
+
+impl ChangedLease {
+    /// The etcd leases that it puts keys into.
+    fn buckets(&self) -> Vec<i64> {
+        std::iter::once(self.bucket).chain(self.request_bucket).collect()
+    }
 }

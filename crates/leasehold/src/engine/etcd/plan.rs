@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | acquire | the queues are empty; marker; no ending; no request | put keys `held` | read, or put keys `waiting` |
 //! | promote | own keys are as they came; marker | put keys `held` | read |
-//! | renew | first key as seen; no ending; marker | put keys in a later bucket | read |
+//! | renew | own keys as seen; no ending; marker | put keys in a later bucket | read |
 //! | release | keys exist; no ending | delete keys, put the ending | read |
 //! | lapse | first key as seen | delete keys or close them, put the ending | |
 //! | resolve | first key absent; no ending | put the ending `cancelled` | read |
@@ -20,7 +20,7 @@ use crate::engine::consensus::lease_id::{ModeLetter, PublicId};
 /// Conditions, and parts of a branch, that etcd takes in one transaction.
 const MAX_PARTS: usize = 128;
 /// With more resources a promotion has no room for conditions on the queues.
-const MAX_GUARDED: usize = 60;
+pub(super) const MAX_GUARDED: usize = 60;
 /// How many contenders a refused try reads at once.
 pub(super) const FEW: i64 = 8;
 
@@ -203,11 +203,10 @@ impl LeasePlan {
 
     /// Puts the keys anew. `seen`: the revision at which they were last written.
     pub fn rewrite(&self, marker: &[u8], seen: i64, put: &PutLease<'_>) -> TxnCall {
-        let compare = vec![
-            TxnCondition::written_at(self.first().key.clone(), seen),
-            TxnCondition::absent(self.ended.clone()),
-            TxnCondition::exists(marker.to_vec()),
-        ];
+        // Each of them: where somebody deleted one, its resource may be another holder's by now.
+        let mut compare: Vec<_> =
+            self.wants.iter().map(|want| TxnCondition::written_at(want.key.clone(), seen)).collect();
+        compare.extend([TxnCondition::absent(self.ended.clone()), TxnCondition::exists(marker.to_vec())]);
         let mut failure = self.look_at_lease();
         failure.push(TxnPart::range(RangeCall::one(marker.to_vec())));
         TxnCall { compare, success: self.put_lease(put), failure }
@@ -256,6 +255,15 @@ impl LeasePlan {
         let room = MAX_PARTS.saturating_sub(success.len());
         success.extend(looks.iter().take(room).cloned());
         TxnCall { compare: vec![TxnCondition::exists(self.first().key.clone())], success, failure: looks }
+    }
+
+    /// Deletes what is left of a lease, or of a place in the queues, of which a key is gone. No try uses these keys again. The
+    /// request goes only as it came: it may be another try's by now.
+    pub fn delete_rest(&self, arrival: i64) -> TxnCall {
+        let compare = self.request.clone().map(|key| TxnCondition::written_at(key, arrival));
+        let mut success = self.delete_keys();
+        success.extend(self.request.clone().map(TxnPart::delete));
+        TxnCall { compare: compare.into_iter().collect(), success, failure: self.delete_keys() }
     }
 
     /// How many parts of the reply to [`LeasePlan::leave`] come before the queues.
@@ -356,6 +364,7 @@ mod tests {
                 plan.end(Some((Vec::new(), 1))),
                 plan.lapse(9, (Vec::new(), 1), Some((&value, 2))),
                 plan.leave(&layout),
+                plan.delete_rest(9),
                 plan.resolve((Vec::new(), 1)),
             ];
             for txn in all.into_iter().chain(both).chain(tried) {
@@ -377,7 +386,8 @@ mod tests {
         let alive = TxnCondition::exists(b"m".to_vec());
         let seen = TxnCondition::written_at(first.clone(), 9);
         let renewal = plan.rewrite(b"m", 9, &put).compare;
-        assert!([&seen, &not_ended, &alive].into_iter().all(|one| renewal.contains(one)), "{renewal:?}");
+        let second = TxnCondition::written_at(plan.wants[1].key.clone(), 9);
+        assert!([&seen, &second, &not_ended, &alive].into_iter().all(|one| renewal.contains(one)), "{renewal:?}");
         let promotion = plan.promote(&layout, b"m", 9, &put, false).compare;
         assert!([&seen, &alive].into_iter().all(|one| promotion.contains(one)), "{promotion:?}");
         let acquire = plan.acquire(b"m", Vec::new(), &put, Vec::new()).compare;

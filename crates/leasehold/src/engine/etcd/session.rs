@@ -10,6 +10,7 @@
 //!    put together before the session was lost cannot pass afterwards.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -53,11 +54,13 @@ pub(super) struct EtcdSession {
 /// The session as it is now.
 pub(super) struct SessionKeeper {
     current: watch::Sender<Option<Arc<EtcdSession>>>,
+    /// The last one could not be opened because etcd has no space.
+    no_space: AtomicBool,
 }
 
 impl SessionKeeper {
     pub fn new() -> Self {
-        Self { current: watch::Sender::new(None) }
+        Self { current: watch::Sender::new(None), no_space: AtomicBool::new(false) }
     }
 
     pub fn current(&self) -> Option<Arc<EtcdSession>> {
@@ -66,8 +69,11 @@ impl SessionKeeper {
 }
 
 impl EtcdShared {
-    /// The session, or a new one if it comes soon.
+    /// The session, or a new one if it comes soon. `NoSpace` at once where there can be none.
     pub async fn session(&self) -> Result<Arc<EtcdSession>, EtcdFailure> {
+        if self.sessions.current().is_none() && self.sessions.no_space.load(Ordering::Relaxed) {
+            return Err(EtcdFailure::NoSpace);
+        }
         let mut sessions = self.sessions.current.subscribe();
         let live = |session: &Option<Arc<EtcdSession>>| session.as_ref().is_some_and(|s| !s.lost.is_cancelled());
         let waited = until(&self.clock, self.clock.now().plus(SESSION_WAIT), sessions.wait_for(live)).await;
@@ -76,6 +82,12 @@ impl EtcdShared {
     }
 
     pub async fn open_session(&self) -> Result<(), EtcdFailure> {
+        let opened = self.open_new_session().await;
+        self.sessions.no_space.store(opened == Err(EtcdFailure::NoSpace), Ordering::Relaxed);
+        opened
+    }
+
+    async fn open_new_session(&self) -> Result<(), EtcdFailure> {
         let ttl = i64::try_from(SESSION_TTL.as_secs()).unwrap_or(i64::MAX);
         let lease = self.members.call(LeaseGrantCall { ttl }, CallKind::Read).await?.id;
         let name = format!("{:032x}", u128::from_be_bytes(draw_bytes()));

@@ -31,6 +31,8 @@ const PUBLIC_DOMAIN: &str = "leasehold etcd 1";
 /// How long a name that was seen held is asked by a read before a transaction is tried.
 const SEEN_HELD_FOR: Duration = Duration::from_secs(1);
 const MAX_SEEN_HELD: usize = 10_000;
+/// What a new leader may add to the time of a lease: it spreads many that would end at once.
+const MAX_ADDED_SECONDS: i64 = 3600;
 /// The first pause before a retry, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -146,27 +148,34 @@ impl EtcdShared {
         Ok(reply.kvs.into_iter().next())
     }
 
-    /// When an etcd lease ends.
+    /// When an etcd lease ends. `LeaseGone`: etcd says that there is none. A key that is still there says otherwise, and is
+    /// right: a member that leads no more, or not yet, may not know a lease that lives.
     pub async fn bounds(self: &Arc<Self>, lease: i64) -> Result<EndBounds, EtcdFailure> {
         if let Some(known) = self.lease_clocks.get(lease) {
             return Ok(known);
         }
-        self.probe(lease).await?;
+        if !self.probe(lease).await? {
+            return Err(EtcdFailure::LeaseGone);
+        }
         let shared = self.clone();
         self.spawn_background(async move { shared.refine(lease).await });
         self.lease_clocks.get(lease).ok_or_else(|| EtcdFailure::NoEffect("too many etcd leases".into()))
     }
 
-    /// Asks once more about an etcd lease that may have ended.
-    pub async fn probe(&self, lease: i64) -> Result<(), EtcdFailure> {
+    /// Asks about an etcd lease. `false`: etcd says that there is none, which bounds nothing.
+    pub async fn probe(&self, lease: i64) -> Result<bool, EtcdFailure> {
         let sent = self.clock.now();
-        let seconds = match self.members.call(LeaseTimeToLiveCall { id: lease }, CallKind::Read).await {
-            Ok(reply) => reply.ttl,
-            Err(EtcdFailure::LeaseGone) => -1,
+        let reply = match self.members.call(LeaseTimeToLiveCall { id: lease }, CallKind::Read).await {
+            Ok(reply) if reply.ttl >= 0 => reply,
+            Ok(_) | Err(EtcdFailure::LeaseGone) => return Ok(false),
             Err(other) => return Err(other),
         };
-        self.lease_clocks.record_answer(lease, sent, self.clock.now(), seconds);
-        Ok(())
+        // A leader adds a little when it begins. Before it does, its leases have no end: 292 years are no answer.
+        if reply.ttl > reply.granted_ttl.saturating_add(MAX_ADDED_SECONDS) {
+            return Err(EtcdFailure::NoEffect("the leader of etcd does not know yet when leases end".into()));
+        }
+        self.lease_clocks.record_answer(lease, sent, self.clock.now(), reply.ttl.unsigned_abs());
+        Ok(true)
     }
 
     /// Asks at the moments that tell most.
@@ -175,7 +184,7 @@ impl EtcdShared {
             let next = self.lease_clocks.get(lease).and_then(|bounds| bounds.next_probe(self.clock.now()));
             let Some(next) = next else { return };
             self.clock.sleep_until(next).await;
-            if self.probe(lease).await.is_err() {
+            if self.probe(lease).await != Ok(true) {
                 return;
             }
         }
