@@ -108,6 +108,7 @@ async fn a_raised_floor_survives_rotation_and_snapshots() {
         }
         // The thread that writes them may get no processor for a while.
         if number >= 1_000 {
+            #[expect(clippy::disallowed_methods, reason = "a real thread is waited for")]
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(number < 5_000, "no snapshot comes: {names:?}");
