@@ -310,32 +310,44 @@ async fn a_run_from_begin_to_end() {
     let begin = json!({"tick": "2026-11-17T03:00:00Z", "token": "5", "machine": "m1", "spec": "0 3 * * *"});
     let begun = post("begin", begin.clone()).await.with(200).json();
     schema::holds(&begun, "RunBegun");
-    assert_eq!(begun, json!({"outcome": "first", "token": "5"}));
+    assert_eq!(begun, json!({"outcome": "first", "token": "5", "skipped": 0, "missed": 0, "lost": 0}));
     assert_eq!(post("begin", begin).await.with(200).json(), json!({"outcome": "done"}));
     let end = |token: &str| json!({"tick": "2026-11-17T03:00:00Z", "token": token, "code": 1, "tail": "no space"});
     post("finish", end("6")).await.problem(409, "stale");
     post("finish", end("5")).await.with(204);
-    let missed = json!({"from": "2026-11-17T04:00:00Z", "upto": "2026-11-17T05:00:00Z", "count": 2});
+    let skipped = json!({"from": "2026-11-17T04:00:00Z", "upto": "2026-11-17T05:00:00Z", "count": 2});
     let next = json!({"tick": "2026-11-17T06:00:00Z", "token": "7", "machine": "m2", "spec": "0 3 * * *",
-        "seen": "2026-11-17T03:00:00Z", "missed": missed});
-    assert_eq!(post("begin", next).await.with(200).json()["outcome"], "first");
+        "seen": "2026-11-17T03:00:00Z", "missed": [skipped]});
+    let begun = post("begin", next).await.with(200).json();
+    schema::holds(&begun, "RunBegun");
+    assert_eq!(begun, json!({"outcome": "first", "token": "7", "skipped": 2, "missed": 0, "lost": 0}));
     let listed = server.get("/v1/schedules").await.with(200).json();
     schema::holds(&listed, "ScheduleList");
     let seen = &listed["schedules"][0];
     assert_eq!((&seen["name"], &seen["last_tick"]), (&json!("report"), &json!("2026-11-17T06:00:00.000Z")));
     let states: Vec<&Value> = seen["runs"].as_array().unwrap().iter().map(|run| &run["state"]).collect();
-    // A run ended after the first of them: it was in the way.
+    // A run ended after them: it was in the way.
     assert_eq!(states, ["running", "skipped", "failed"]);
     let runs = server.get("/v1/schedules/report/runs?limit=2").await.with(200).json();
     schema::holds(&runs, "RunList");
     assert_eq!(runs["runs"].as_array().unwrap().len(), 2);
     schema::holds(&server.get("/v1/schedules/report").await.with(200).json(), "Schedule");
+    // The run of 03:00 never ends, and nobody begins three ticks: a fleet that is dead.
+    let dead = async |body: Value| server.post("/v1/schedules/dead/begin", &body).await.with(200).json();
+    dead(json!({"tick": "2026-11-17T03:00:00Z", "token": "5", "machine": "m1", "spec": "0 * * * * UTC"})).await;
+    let missed = json!({"from": "2026-11-17T04:00:00Z", "upto": "2026-11-17T06:00:00Z", "count": 3});
+    let begun = dead(json!({"tick": "2026-11-17T07:00:00Z", "token": "6", "machine": "m2", "spec": "0 * * * * UTC",
+        "seen": "2026-11-17T03:00:00Z", "missed": [missed]}))
+    .await;
+    assert_eq!(begun, json!({"outcome": "first", "token": "6", "skipped": 0, "missed": 3, "lost": 1}));
     let text = server.get("/metrics").await.with(200).text();
     for line in [
-        "leasehold_cron_runs_total{state=\"running\"} 2",
+        "leasehold_cron_runs_total{state=\"running\"} 4",
         "leasehold_cron_runs_total{state=\"failed\"} 1",
-        "leasehold_cron_missed_total 2",
-        "leasehold_cron_late_seconds_count 2",
+        "leasehold_cron_runs_total{state=\"lost\"} 1",
+        "leasehold_cron_missed_total 3",
+        "leasehold_cron_skipped_total 2",
+        "leasehold_cron_late_seconds_count 4",
         "leasehold_election_terms_total ",
         "leasehold_flight_total{outcome=\"hit\"} ",
         "leasehold_optimistic_conflicts_total ",

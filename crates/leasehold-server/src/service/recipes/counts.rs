@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::engine::embedded::Histogram;
 use leasehold::recipe::counters::{FlightOutcome, read_election_terms, read_flights, read_optimistic_conflicts};
+use leasehold::recipe::cron::CronRecorded;
 use leasehold::recipe::queue::QueueStatus;
 use leasehold_support::sync::lock;
 
@@ -83,10 +84,13 @@ pub enum RunOutcome {
     Ok,
     /// It ended otherwise.
     Failed,
+    /// The next run found it without an end.
+    Lost,
 }
 
 impl RunOutcome {
-    const ALL: [(Self, &'static str); 3] = [(Self::Running, "running"), (Self::Ok, "ok"), (Self::Failed, "failed")];
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Running, "running"), (Self::Ok, "ok"), (Self::Failed, "failed"), (Self::Lost, "lost")];
 }
 
 /// The counters.
@@ -97,6 +101,7 @@ pub struct RecipeCounts {
     once: [AtomicU64; OnceOutcome::ALL.len()],
     runs: [AtomicU64; RunOutcome::ALL.len()],
     missed: AtomicU64,
+    skipped: AtomicU64,
     late: Mutex<Histogram>,
 }
 
@@ -128,10 +133,12 @@ impl RecipeCounts {
         self.runs[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A run began so much after its tick, and so many before it were missed.
-    pub fn record_begin(&self, late: Duration, missed: u32) {
+    /// A run began so much after its tick, and this was recorded about what came before it.
+    pub fn record_begin(&self, late: Duration, recorded: CronRecorded) {
         lock(&self.late).add(late);
-        self.missed.fetch_add(missed.into(), Ordering::Relaxed);
+        self.missed.fetch_add(recorded.missed.into(), Ordering::Relaxed);
+        self.skipped.fetch_add(recorded.skipped.into(), Ordering::Relaxed);
+        self.runs[RunOutcome::Lost as usize].fetch_add(recorded.lost.into(), Ordering::Relaxed);
         self.record_run(RunOutcome::Running);
     }
 }
@@ -176,7 +183,16 @@ impl MetricsText {
             let label = format!("{{state=\"{word}\"}}");
             self.push_sample("leasehold_cron_runs_total", &label, load(&counts.runs[outcome as usize]));
         }
-        self.push_counter("leasehold_cron_missed_total", "Ticks that nobody began.", load(&counts.missed));
+        self.push_counter(
+            "leasehold_cron_missed_total",
+            "Ticks that nobody began, without those that came while a run was at work.",
+            load(&counts.missed),
+        );
+        self.push_counter(
+            "leasehold_cron_skipped_total",
+            "Ticks that came while a run was at work.",
+            load(&counts.skipped),
+        );
         let late = *lock(&counts.late);
         self.push_seconds_histogram(
             "leasehold_cron_late_seconds",
