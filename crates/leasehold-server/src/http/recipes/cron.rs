@@ -39,7 +39,7 @@ pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let access = app.service.recipes(&caller, Verb::SeeSchedule, None).map_err(&denied)?;
     let found = access.cron_schedules(&caller).await.map_err(&denied)?;
     let shown: Vec<ScheduleJson> =
-        found.into_iter().map(|seen| ScheduleJson::new(seen.schedule, Some(seen.runs))).collect();
+        found.into_iter().map(|seen| ScheduleJson::new(seen.schedule, seen.runs, true)).collect();
     Ok(respond::json_response(StatusCode::OK, &json!({"schedules": shown})))
 }
 
@@ -51,7 +51,9 @@ pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let found = access.cron_schedule(&name).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let missing =
         || Problem::with_code(StatusCode::NOT_FOUND, "not_found", format!("no tick of {name} was ever begun"));
-    Ok(respond::json_response(StatusCode::OK, &ScheduleJson::new(found.ok_or_else(missing)?, None)))
+    let found = found.ok_or_else(missing)?;
+    let last = access.cron_runs(&name, 1).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::OK, &ScheduleJson::new(found, last, false)))
 }
 
 /// `GET /v1/schedules/{n}/runs`

@@ -1,5 +1,7 @@
 //! Routes of recipes: what they answer, and what they refuse, one by one.
 
+use leasehold::recipe::moment::format_moment;
+use leasehold_support::time::wall_ms;
 use serde_json::json;
 use sha2::Digest as _;
 
@@ -300,6 +302,41 @@ async fn keys_are_claimed_and_freed() {
     assert_eq!((&hot[0]["key"], &hot[0]["jobs"]), (&json!("ada"), &json!(2)));
     post("lanes/claim", json!({"keys": 13, "jobs_per_key": 5})).await.problem(400, "invalid");
     server.end().await;
+}
+
+/// Goal: a fleet that is dead is noticed, though nobody writes to the ledger any more.
+/// Method: three schedules of every hour. One began this hour's tick. One died six hours ago. One was at work until now: what
+/// came meanwhile is not waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_fleet_is_noticed() {
+    let server = Server::start().await;
+    let now = wall_ms();
+    let tick = |hours_ago: u64| {
+        let hour = now / 3_600_000 - hours_ago;
+        format_moment(std::time::SystemTime::UNIX_EPOCH + Duration::from_millis(hour * 3_600_000))
+    };
+    for (name, hours_ago) in [("alive", 0), ("dead", 6), ("long", 6)] {
+        let begin = json!({"tick": tick(hours_ago), "token": "5", "machine": "m1", "spec": "0 * * * * UTC"});
+        server.post(&format!("/v1/schedules/{name}/begin"), &begin).await.with(200);
+    }
+    let end = json!({"tick": tick(6), "token": "5", "code": 0, "tail": ""});
+    server.post("/v1/schedules/long/finish", &end).await.with(204);
+    let listed = server.get("/v1/schedules").await.with(200).json();
+    schema::holds(&listed, "ScheduleList");
+    let overdue: Vec<(&str, Option<u64>)> = listed["schedules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|seen| (seen["name"].as_str().unwrap(), seen["overdue_ms"].as_u64()))
+        .collect();
+    let [("alive", None), ("dead", Some(age)), ("long", None)] = overdue[..] else { panic!("{overdue:?}") };
+    assert!((5 * 3_600_000..7 * 3_600_000).contains(&age), "since the tick of five hours ago: {age}");
+    let one = server.get("/v1/schedules/dead").await.with(200).json();
+    schema::holds(&one, "Schedule");
+    assert!(one["overdue_ms"].as_u64().is_some_and(|later| later >= age) && one.get("runs").is_none(), "{one}");
+    assert!(server.get("/v1/schedules/long").await.with(200).json()["overdue_ms"].is_null());
+    let text = server.get("/metrics").await.with(200).text();
+    assert!(text.contains("\nleasehold_cron_overdue 1\n"), "{text}");
 }
 
 /// Goal: a run from begin to end, and the JSON that the page reads.

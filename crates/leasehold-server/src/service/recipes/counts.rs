@@ -158,8 +158,8 @@ impl MetricsText {
         );
     }
 
-    /// What recipes did through this server; `depths`: the queues, if the store answered.
-    pub fn push_recipe_metrics(&mut self, counts: &RecipeCounts, depths: Option<&[QueueStatus]>) {
+    /// What recipes did through this server; `depths`: the queues, `overdue`: the schedules that are, if the store answered.
+    pub fn push_recipe_metrics(&mut self, counts: &RecipeCounts, depths: Option<&[QueueStatus]>, overdue: Option<u64>) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Without an answer of the store there is no sample: none is better than an old one.
         if let Some(depths) = depths {
@@ -193,6 +193,10 @@ impl MetricsText {
             "Ticks that came while a run was at work.",
             load(&counts.skipped),
         );
+        if let Some(overdue) = overdue {
+            let help = "Schedules with a tick that nobody began and that is too late to begin.";
+            self.push_gauge("leasehold_cron_overdue", help, overdue);
+        }
         let late = *lock(&counts.late);
         self.push_seconds_histogram(
             "leasehold_cron_late_seconds",
@@ -261,7 +265,7 @@ mod tests {
         let mut depths: Vec<QueueStatus> = (0..300).map(|number| status(&format!("q{number:03}"))).collect();
         depths[0].name = "a\"b\\c".into();
         let mut page = MetricsText::default();
-        page.push_recipe_metrics(&counts, Some(&depths));
+        page.push_recipe_metrics(&counts, Some(&depths), None);
         assert_eq!(page.text.matches("leasehold_queue_ended_total{").count(), 500);
         assert_eq!(page.text.matches("leasehold_queue_depth{").count(), 500);
         assert!(page.text.contains("leasehold_queue_oldest_seconds{queue=\"a\\\"b\\\\c\"} 1.5"), "{}", page.text);

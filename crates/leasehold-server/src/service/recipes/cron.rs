@@ -10,7 +10,7 @@ use crate::service::Denial;
 use crate::service::pass::Caller;
 
 /// Schedules that are listed.
-const MAX_SCHEDULES: u32 = 1000;
+pub(super) const MAX_SCHEDULES: u32 = 1000;
 /// Runs of a schedule in the list of all.
 const SHOWN_RUNS: u32 = 30;
 
