@@ -111,7 +111,8 @@ fn a_call_that_dies_is_taken_over() {
     wait_until("it runs", || runs(&site) == 1);
     let pid = site.number_in("pid");
     signal(first.id(), Signal::KILL);
-    end_of(first);
+    let said = end_of(first).err;
+    assert!(said.contains("once ended without a word"), "{said}");
     wait_until("its command is dead", || !is_alive(pid));
     std::fs::write(site.path("go"), "").expect("a file");
     assert_eq!(site.ask(&call).with_code(0).out, "by 2\n");

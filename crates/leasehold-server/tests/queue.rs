@@ -81,6 +81,7 @@ fn keys_are_worked_in_order() {
     assert!(keys.lines().next().unwrap().contains("\"key\":\"ada\",\"jobs\":5"), "{keys}");
     site.ask(&["queue", "work", "orders", "-j", "4", "--drain", "--", "sh", "-c", LOG]).with_code(0);
     let log = lines(&site, "log");
+    assert!(log.iter().all(|line| line[1..].starts_with(" 1 ")), "each is tried for the first time: {log:?}");
     let of_ada: Vec<&str> = log.iter().filter(|line| line.ends_with("ada")).map(|line| &line[..1]).collect();
     assert_eq!((of_ada, log.len()), (vec!["0", "1", "2", "3", "4"], 6));
 }
@@ -116,7 +117,8 @@ fn a_killed_worker_leaves_its_job() {
     let mut work = site.start(&mut site.command(&["queue", "work", "mail", "--", "sh", "-c", script]));
     let pid = site.number_in("pid");
     work.kill().unwrap();
-    work.wait().unwrap();
+    let said = end_of(work).err;
+    assert!(said.contains("queue work ended without a word"), "{said}");
     wait_until("the command is gone", || !is_alive(pid));
     // The delivery lasts two seconds: --drain waits for what is taken.
     site.ask(&["queue", "work", "mail", "--drain", "--", "sh", "-c", LOG]).with_code(0);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use leasehold::Token;
-use leasehold::recipe::cron::{CronBegun, CronRun, CronStart, MissedTicks, RunState};
+use leasehold::recipe::cron::{CronBegun, CronRecorded, CronRun, CronStart, MissedTicks, RunState};
 use leasehold::recipe::{RecipeError, Store};
 use leasehold_harness::postgres::Cluster;
 
@@ -30,7 +30,7 @@ fn tick(n: u32) -> SystemTime {
 fn start(name: &str, at: u32, token: u64) -> CronStart {
     let (spec, machine) = ("* * * * * UTC".to_owned(), "m1".to_owned());
     let token = Token::new(token);
-    CronStart { name: name.into(), tick: tick(at), token, machine, spec, seen: None, missed: None }
+    CronStart { name: name.into(), tick: tick(at), token, machine, spec, seen: None, missed: Vec::new() }
 }
 
 /// A machine that saw this tick last.
@@ -39,7 +39,12 @@ fn start_after(seen: u32, name: &str, at: u32, token: u64) -> CronStart {
 }
 
 fn first(token: i64) -> CronBegun {
-    CronBegun::First { token }
+    first_after(token, 0, 0, 0)
+}
+
+/// The first, and what was recorded about the ticks and runs before it.
+fn first_after(token: i64, skipped: u32, missed: u32, lost: u32) -> CronBegun {
+    CronBegun::First { token, recorded: CronRecorded { skipped, missed, lost } }
 }
 
 async fn states(store: &Store, name: &str) -> Vec<(SystemTime, u32, RunState)> {
@@ -82,7 +87,7 @@ async fn a_dead_run_is_lost_and_a_late_machine_is_stale() {
     let (_cluster, _dir, stores) = both().await;
     for store in &stores {
         assert_eq!(store.cron_begin(&start("report", 1, 5)).await.unwrap(), first(5));
-        assert_eq!(store.cron_begin(&start_after(1, "report", 2, 8)).await.unwrap(), first(8));
+        assert_eq!(store.cron_begin(&start_after(1, "report", 2, 8)).await.unwrap(), first_after(8, 0, 0, 1));
         assert_eq!(store.cron_begin(&start_after(2, "report", 3, 7)).await.unwrap(), CronBegun::Stale);
         // Seen before tick 2 was begun, or before any was: nothing is begun, and no tick is passed over.
         assert_eq!(store.cron_begin(&start_after(1, "report", 4, 9)).await.unwrap(), CronBegun::Again);
@@ -94,23 +99,56 @@ async fn a_dead_run_is_lost_and_a_late_machine_is_stale() {
     }
 }
 
-/// Goal: ticks that nobody began are one row: skipped where a run was in the way, missed otherwise.
+/// Goal: ticks that nobody began are skipped where a run was in the way, missed otherwise.
 #[tokio::test]
 async fn ticks_in_between_are_missed_or_skipped() {
     let (_cluster, _dir, stores) = both().await;
     for store in &stores {
-        let missed = |from, upto, count| Some(MissedTicks { from: tick(from), upto: tick(upto), count });
+        let missed = |from, upto, count| vec![MissedTicks { from: tick(from), upto: tick(upto), count }];
         assert_eq!(store.cron_begin(&start("report", 1, 5)).await.unwrap(), first(5));
         // It ends now, which is long after the ticks 2 to 4.
         assert!(store.cron_finish("report", tick(1), 5, 0, "").await.unwrap());
         let late = CronStart { missed: missed(2, 4, 3), ..start_after(1, "report", 5, 6) };
-        assert_eq!(store.cron_begin(&late).await.unwrap(), first(6));
+        assert_eq!(store.cron_begin(&late).await.unwrap(), first_after(6, 3, 0, 0));
         assert_eq!(store.cron_begin(&late).await.unwrap(), CronBegun::Done, "and the range is not recorded twice");
         let after = CronStart { missed: missed(6, 6, 1), ..start("dead", 7, 7) };
-        assert_eq!(store.cron_begin(&after).await.unwrap(), first(7));
+        assert_eq!(store.cron_begin(&after).await.unwrap(), first_after(7, 0, 1, 0));
         let expected = [(tick(1), 1, RunState::Ok), (tick(2), 3, RunState::Skipped), (tick(5), 1, RunState::Running)];
         assert_eq!(states(store, "report").await, expected);
         assert_eq!(states(store, "dead").await, [(tick(6), 1, RunState::Missed), (tick(7), 1, RunState::Running)]);
+    }
+}
+
+/// Goal: of a gap that a run ended in, the ticks up to its end are skipped and those after it are missed: two rows. A range
+/// that was not cut there is missed: a tick that nobody was in the way of is never told as skipped.
+/// Method: ticks of seconds around now, because the ledger's clock says when the run ended.
+#[tokio::test]
+async fn a_gap_that_a_run_ended_in_is_two_rows() {
+    let (_cluster, _dir, stores) = both().await;
+    for store in &stores {
+        for (name, cut) in [("cut", true), ("whole", false)] {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            let second = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(now - 600 + n);
+            let [ran, before, still_before, after, last, next] = [0, 1, 300, 602, 603, 604].map(second);
+            let first_run = CronStart { tick: ran, ..start(name, 0, 5) };
+            assert_eq!(store.cron_begin(&first_run).await.unwrap(), first(5));
+            assert!(store.cron_finish(name, ran, 5, 0, "").await.unwrap());
+            let missed = if cut {
+                let skipped = MissedTicks { from: before, upto: still_before, count: 300 };
+                vec![skipped, MissedTicks { from: after, upto: last, count: 2 }]
+            } else {
+                vec![MissedTicks { from: before, upto: last, count: 302 }]
+            };
+            let begun = store.cron_begin(&CronStart { tick: next, missed, seen: Some(ran), ..start(name, 0, 6) }).await;
+            let rows = states(store, name).await;
+            if cut {
+                assert_eq!(begun.unwrap(), first_after(6, 300, 2, 0));
+                assert_eq!(rows[1..3], [(before, 300, RunState::Skipped), (after, 2, RunState::Missed)]);
+            } else {
+                assert_eq!(begun.unwrap(), first_after(6, 0, 302, 0));
+                assert_eq!(rows[1..2], [(before, 302, RunState::Missed)]);
+            }
+        }
     }
 }
 
@@ -128,16 +166,20 @@ async fn early_ticks_wait_and_a_store_gives_tokens() {
         for at in 1..4 {
             let seen = (at > 1).then(|| tick(at - 1));
             let begun = store.cron_begin(&CronStart { token: None, seen, ..start("without", at, 1) }).await.unwrap();
-            let CronBegun::First { token } = begun else { panic!("{begun:?}") };
+            let CronBegun::First { token, .. } = begun else { panic!("{begun:?}") };
             assert!(token > last);
             assert!(store.cron_finish("without", tick(at), token, 0, "").await.unwrap());
             last = token;
         }
+        let one = |at, count| MissedTicks { from: tick(at), upto: tick(at), count };
         for bad in [
             CronStart { name: "x".repeat(129), ..start("x", 1, 1) },
             CronStart { spec: String::new(), ..start("x", 1, 1) },
-            CronStart { missed: Some(MissedTicks { from: tick(1), upto: tick(1), count: 1 }), ..start("x", 1, 1) },
-            CronStart { missed: Some(MissedTicks { from: tick(0), upto: tick(0), count: 0 }), ..start("x", 1, 1) },
+            CronStart { missed: vec![one(1, 1)], ..start("x", 1, 1) },
+            CronStart { missed: vec![one(0, 0)], ..start("x", 1, 1) },
+            CronStart { missed: vec![one(3, 1), one(2, 1)], ..start("x", 5, 1) },
+            CronStart { missed: vec![one(2, 1), one(2, 1)], ..start("x", 5, 1) },
+            CronStart { missed: vec![one(1, 1), one(2, 1), one(3, 1)], ..start("x", 5, 1) },
         ] {
             assert!(matches!(store.cron_begin(&bad).await, Err(RecipeError::Invalid(_))), "{bad:?}");
         }
@@ -181,10 +223,11 @@ async fn run_fleet(store: &Store, name: &str, dice: &mut Dice, tokens: bool) -> 
                     upto: tick(this - 1),
                     count: this - 1 - last,
                 });
+                let missed = missed.into_iter().collect();
                 let token = if tokens { Token::new(token) } else { None };
                 let order = CronStart { missed, token, seen: last.map(tick), ..start(name, this, 1) };
                 match store.cron_begin(&order).await.unwrap() {
-                    CronBegun::First { token } => {
+                    CronBegun::First { token, .. } => {
                         *begun.entry(this).or_default() += 1;
                         // Some machines die here.
                         if dice.below(3) > 0 {

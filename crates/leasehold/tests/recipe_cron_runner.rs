@@ -97,6 +97,7 @@ fn word(notice: &CronNotice<'_>) -> String {
         CronNotice::ClockAhead { .. } => "clock ahead".into(),
         CronNotice::Lost(_) => "lost".into(),
         CronNotice::Missed(missed) => format!("missed {}", missed.count),
+        CronNotice::Skipped(skipped) => format!("skipped {}", skipped.count),
         other => format!("{other:?}"),
     }
 }
@@ -119,12 +120,36 @@ async fn a_runner_begins_what_is_due() {
     scene.leasehold.revoke("cron/report", "bob is dead").await.unwrap();
     scene.pass(3 * MINUTE);
     let next = scene.run(&mut ada).await;
-    assert_eq!(scene.told(), ["lost", "missed 2"]);
-    assert!(next.lost().is_some() && next.missed().is_some_and(|missed| missed.count == 2));
+    assert_eq!(scene.told(), ["lost", "skipped 2"]);
+    assert!(next.lost().is_some() && next.skipped().is_some_and(|skipped| skipped.count == 2));
+    assert_eq!(next.missed(), None);
     assert!(next.finish(3, "last words").await.unwrap() && !next.finish(0, "").await.unwrap());
     // Skipped, not missed: to the ledger, the first run ended today, and these ticks are of yesterday.
     let expected = [(1, RunState::Ok), (1, RunState::Lost), (2, RunState::Skipped), (1, RunState::Failed)];
     assert_eq!(scene.rows().await, expected);
+}
+
+/// Goal: a gap that a run ended in is cut at its end: what came before it is skipped, what came after it is missed.
+/// Method: a schedule of every second. The run of four seconds ago ends now; the next is begun with a clock four seconds ahead,
+/// which the ledger still takes.
+#[tokio::test]
+async fn a_gap_is_cut_where_the_run_ended() {
+    let scene = Scene::new().await;
+    let mut runner = scene.runner("* * * * * *").late(MINUTE);
+    *scene.wall.lock().unwrap() = SystemTime::now() - Duration::from_secs(4);
+    scene.run_whole(&mut runner).await;
+    *scene.wall.lock().unwrap() = SystemTime::now() + Duration::from_secs(4);
+    let next = scene.run(&mut runner).await;
+    let mut rows = scene.store.cron_runs("report", 10).await.unwrap();
+    rows.reverse();
+    let states: Vec<RunState> = rows.iter().map(|row| row.state).collect();
+    assert_eq!(states, [RunState::Ok, RunState::Skipped, RunState::Missed, RunState::Running]);
+    let ended = rows[0].ended_at.unwrap();
+    assert!(rows[1].upto < ended && ended <= rows[2].tick, "{rows:?}");
+    assert_eq!(rows[2].tick, rows[1].upto + Duration::from_secs(1));
+    assert_eq!(scene.told(), [format!("skipped {}", rows[1].ticks), format!("missed {}", rows[2].ticks)]);
+    let ranges = [next.skipped(), next.missed()].map(|range| range.unwrap().count);
+    assert_eq!(ranges, [rows[1].ticks, rows[2].ticks]);
 }
 
 /// Goal: a machine whose clock is ahead begins nothing, and says so.

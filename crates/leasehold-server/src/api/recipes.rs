@@ -221,27 +221,31 @@ pub struct ScheduleJson {
     last_tick: String,
     token: String,
     next_tick: Option<String>,
+    /// How long ago a tick came that nobody began, and that is too late to begin; null: there is none.
+    overdue_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     runs: Option<Vec<RunJson>>,
 }
 
 impl ScheduleJson {
-    /// The JSON of a schedule.
-    pub fn new(schedule: CronSchedule, runs: Option<Vec<CronRun>>) -> Self {
+    /// The JSON of a schedule. `runs`: the newest first. They are shown in the list of all.
+    pub fn new(schedule: CronSchedule, runs: Vec<CronRun>, show_runs: bool) -> Self {
+        // Its text may be of a version that we do not know.
+        let overdue = schedule.overdue(runs.first(), wall_now()).ok().flatten();
         Self {
-            next_tick: next_tick_of(&schedule).map(format_moment),
+            next_tick: next_tick(&schedule.spec, wall_now()).ok().flatten().map(format_moment),
+            overdue_ms: overdue.map(millis),
             name: schedule.name,
             spec: schedule.spec,
             last_tick: format_moment(schedule.last_tick),
             token: schedule.token.to_string(),
-            runs: runs.map(|runs| runs.into_iter().map(RunJson::short).collect()),
+            runs: show_runs.then(|| runs.into_iter().map(RunJson::short).collect()),
         }
     }
 }
 
-/// When the schedule is due next; none: never, or its text is of a version that we do not know.
-fn next_tick_of(schedule: &CronSchedule) -> Option<SystemTime> {
-    next_tick(&schedule.spec, SystemTime::UNIX_EPOCH + Duration::from_millis(wall_ms())).ok().flatten()
+fn wall_now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(wall_ms())
 }
 
 /// The leader of an election.

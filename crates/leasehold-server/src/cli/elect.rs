@@ -77,7 +77,7 @@ impl ElectArgs {
     ) -> anyhow::Result<CommandEnd> {
         let election = self.election(client);
         let resource = election.resource().to_owned();
-        let leased = LeasedCommand::new(&resource, &self.command, plan).pass_key(self.pass_key);
+        let leased = LeasedCommand::new(&resource, &self.command, plan).run_by("elect").pass_key(self.pass_key);
         loop {
             let lease = tokio::select! {
                 biased;

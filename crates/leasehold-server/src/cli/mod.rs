@@ -103,7 +103,10 @@ enum CliCommand {
     LabActor(leasehold_lab::command::ActorArgs),
     /// Not for people: the process that `run` leaves behind to outlive it.
     #[command(name = run::guard::GUARD_COMMAND, hide = true)]
-    Guard,
+    Guard {
+        /// The command that it outlives
+        command: String,
+    },
 }
 
 /// Parses the command line, runs the command, and returns the exit code.
@@ -184,7 +187,7 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         #[cfg(feature = "load")]
         CliCommand::Rehearse(command) => command.execute(),
         CliCommand::Watch(command) => block_on_this_thread(command.execute(&target()?)),
-        CliCommand::Guard => run::guard::run_guard(),
+        CliCommand::Guard { command } => run::guard::run_guard(&command),
     }
 }
 

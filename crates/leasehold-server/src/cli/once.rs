@@ -81,7 +81,7 @@ pub struct OnceArgs {
     /// Read stdin, up to 1 MiB: it is part of what must be the same, and the command gets it.
     #[arg(long)]
     stdin: bool,
-    /// Where answers are kept: postgres://… or sqlite:FILE [env: LEASEHOLD_STORE] [default: by --url]
+    /// Where answers are kept: postgres://…, sqlite:FILE or leasehold://HOST:PORT [env: LEASEHOLD_STORE] [default: by --url]
     // Read from the environment by hand: clap would show its value, and a URL may carry a password.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -171,7 +171,7 @@ impl OnceArgs {
     }
 
     fn start_command(&self, first: &First, has_input: bool) -> anyhow::Result<(Child, RunningGroup)> {
-        let guard = Guard::start()?;
+        let guard = Guard::start("once")?;
         let (program, arguments) = self.command.split_first().context("there is a command")?;
         let mut command = Command::new(program);
         command.args(arguments).stdout(Stdio::piped()).env_remove(API_KEY_VARIABLE);

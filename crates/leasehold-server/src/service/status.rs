@@ -137,7 +137,8 @@ impl Service {
         let mut page = MetricsText::default();
         page.push_recipe_counters();
         if let Some(recipes) = self.recipes.get() {
-            page.push_recipe_metrics(&recipes.counts, recipes.depths().await.as_deref());
+            let (depths, overdue) = tokio::join!(recipes.depths(), recipes.overdue_schedules());
+            page.push_recipe_metrics(&recipes.counts, depths.as_deref(), overdue);
         }
         text.push_str(&page.text);
         Ok(text)

@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use common::Site;
 use common::server::Server as SiteServer;
 use leasehold::Token;
-use leasehold::recipe::cron::{CronBegun, CronStart, MissedTicks, RunState};
+use leasehold::recipe::cron::{CronBegun, CronRecorded, CronStart, MissedTicks, RunState};
 use leasehold::recipe::once::{Answer, Begun, OnceEnd, OnceRequest};
 use leasehold::recipe::{RecipeError, RecipeRefusal, Store};
 use leasehold_harness::postgres::Cluster;
@@ -118,15 +118,21 @@ async fn runs_are_recorded(store: &Store) {
         missed,
     };
     assert_eq!(store.cron_schedule("nightly/report").await.unwrap(), None);
-    assert_eq!(store.cron_begin(&start(1, 5, None, None)).await.unwrap(), CronBegun::First { token: 5 });
-    assert_eq!(store.cron_begin(&start(1, 6, None, None)).await.unwrap(), CronBegun::Done);
+    assert_eq!(
+        store.cron_begin(&start(1, 5, None, vec![])).await.unwrap(),
+        CronBegun::First { token: 5, recorded: CronRecorded::default() }
+    );
+    assert_eq!(store.cron_begin(&start(1, 6, None, vec![])).await.unwrap(), CronBegun::Done);
     assert!(!store.cron_finish("nightly/report", tick(1), 6, 0, "").await.unwrap());
     assert!(store.cron_finish("nightly/report", tick(1), 5, 3, "no space").await.unwrap());
-    assert_eq!(store.cron_begin(&start(5, 7, Some(0), None)).await.unwrap(), CronBegun::Again);
-    assert_eq!(store.cron_begin(&start(5, 4, Some(1), None)).await.unwrap(), CronBegun::Stale);
-    let missed = MissedTicks { from: tick(2), upto: tick(4), count: 3 };
-    assert_eq!(store.cron_begin(&start(5, 7, Some(1), Some(missed))).await.unwrap(), CronBegun::First { token: 7 });
-    let far = start(200_000, 8, Some(5), None);
+    assert_eq!(store.cron_begin(&start(5, 7, Some(0), vec![])).await.unwrap(), CronBegun::Again);
+    assert_eq!(store.cron_begin(&start(5, 4, Some(1), vec![])).await.unwrap(), CronBegun::Stale);
+    // It ended today, after those ticks.
+    let skipped = MissedTicks { from: tick(2), upto: tick(4), count: 3 };
+    let begun = store.cron_begin(&start(5, 7, Some(1), vec![skipped])).await.unwrap();
+    let recorded = CronRecorded { skipped: 3, ..CronRecorded::default() };
+    assert_eq!(begun, CronBegun::First { token: 7, recorded });
+    let far = start(200_000, 8, Some(5), vec![]);
     assert_eq!(store.cron_begin(&far).await.unwrap(), CronBegun::Early);
     let runs = store.cron_runs("nightly/report", 10).await.unwrap();
     let states: Vec<_> = runs.iter().map(|run| (run.tick, run.ticks, run.state, run.token)).collect();
@@ -137,6 +143,13 @@ async fn runs_are_recorded(store: &Store) {
     let schedule = store.cron_schedule("nightly/report").await.unwrap().unwrap();
     assert_eq!((schedule.last_tick, schedule.token), (tick(5), 7));
     assert_eq!(store.cron_schedules(10).await.unwrap(), [schedule]);
+    // The run of tick 5 has no end, and nobody began what came after it. The counts come through, too.
+    let missed = MissedTicks { from: tick(6), upto: tick(6), count: 1 };
+    let other = |start: CronStart| CronStart { name: "dead".into(), ..start };
+    let first = store.cron_begin(&other(start(5, 7, None, vec![]))).await.unwrap();
+    assert_eq!(first, CronBegun::First { token: 7, recorded: CronRecorded::default() });
+    let begun = store.cron_begin(&other(start(7, 8, Some(5), vec![missed]))).await.unwrap();
+    assert_eq!(begun, CronBegun::First { token: 8, recorded: CronRecorded { skipped: 0, missed: 1, lost: 1 } });
 }
 
 /// Goal: what is told about a server that is away, refuses, or does not answer is what the caller should do next.

@@ -76,8 +76,8 @@ pub fn read_flights(outcome: FlightOutcome) -> u64 {
     FLIGHTS[outcome as usize].load(Ordering::Relaxed)
 }
 
-/// How many scheduled runs this process saw end so: `leasehold_cron_runs_total`. Missed and skipped ticks are `Missed`:
-/// `leasehold_cron_missed_total`.
+/// How many scheduled runs this process saw end so: `leasehold_cron_runs_total`. `Missed` and `Skipped` count ticks:
+/// `leasehold_cron_missed_total` and `leasehold_cron_skipped_total`.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[must_use]
 pub fn read_cron_runs(state: RunState) -> u64 {
@@ -92,13 +92,8 @@ pub fn read_cron_late() -> Duration {
 }
 
 #[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]
-pub(super) fn count_cron_run(state: RunState) {
-    CRON_RUNS[state as usize].fetch_add(1, Ordering::Relaxed);
-}
-
-#[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]
-pub(super) fn count_cron_missed(ticks: u32) {
-    CRON_RUNS[RunState::Missed as usize].fetch_add(u64::from(ticks), Ordering::Relaxed);
+pub(super) fn count_cron_runs(state: RunState, count: u32) {
+    CRON_RUNS[state as usize].fetch_add(u64::from(count), Ordering::Relaxed);
 }
 
 #[cfg(all(feature = "cron", any(feature = "postgres", feature = "sqlite")))]

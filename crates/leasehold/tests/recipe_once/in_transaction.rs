@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use leasehold::recipe::once::{self, Answer, Begun, sqlite};
+use leasehold::recipe::once::{self, Answer, Begun, OnceRequest, sqlite};
 use leasehold::recipe::{RecipeError, RecipeRefusal};
 
 use crate::{Place, millis};
@@ -16,6 +16,39 @@ fn first_of(begun: Begun) -> once::First {
         Begun::First(first) => first,
         other => panic!("{other:?}"),
     }
+}
+
+/// Goal: `once_end` called by SQL does what it is told, or says what is wrong: a word that it does not know ends nothing, and a
+/// finish without an answer stores an empty one.
+#[tokio::test]
+async fn by_sql_a_try_ends_by_a_word_that_is_known() {
+    let place = Place::postgres().await;
+    let store = place.store().await;
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    let client = cluster.client(database).await;
+    let begin = "SELECT token FROM leasehold.once_begin('s', 'k', '\\x00')";
+    let token: i64 = client.query_one(begin, &[]).await.unwrap().get(0);
+    for (arguments, sentence) in [
+        (format!("'complete', 's', 'k', {token}, 0"), "not by complete"),
+        (format!("NULL, 's', 'k', {token}, 0"), "not by null"),
+        (format!("'finish', 's', 'k', {token}"), "finish needs a status"),
+        (format!("'renew', 's', 'k', {token}"), "renew needs a ttl above zero"),
+        (format!("'renew', 's', 'k', {token}, ttl => '-1 s'"), "renew needs a ttl above zero"),
+    ] {
+        let refused = client.query_one(&format!("SELECT leasehold.once_end({arguments})"), &[]).await.unwrap_err();
+        let answer = refused.as_db_error().unwrap();
+        assert_eq!(answer.code().code(), "LH400", "{arguments}: {answer}");
+        assert!(answer.message().contains(sentence), "{arguments}: {answer}");
+    }
+    let again = "SELECT outcome FROM leasehold.once_begin('s', 'k', '\\x00')";
+    assert_eq!(client.query_one(again, &[]).await.unwrap().get::<_, String>(0), "in_flight", "nothing ended it");
+    // The library's request, so that the library reads the replay.
+    let request = OnceRequest::new("s", "other", "b");
+    let first = first_of(store.once_begin(&request).await.unwrap());
+    let finish = format!("SELECT leasehold.once_end('finish', 's', 'other', {}, 7)", first.token());
+    assert!(client.query_one(&finish, &[]).await.unwrap().get::<_, bool>(0));
+    let empty = Answer { status: 7, body: Vec::new(), replayed: true };
+    assert_eq!(store.once_begin(&request).await.unwrap(), Begun::Replay(empty));
 }
 
 /// Goal: a rolled back first try leaves nothing, and a second one waits for the end of the first.

@@ -246,3 +246,59 @@ async fn delayed_jobs_do_not_hide_a_ready_one() {
     let status = queue.status().await.unwrap();
     assert_eq!((status.ready, status.delayed), (1, 10_000), "{status:?}");
 }
+
+/// Goal: whoever calls by SQL meets the limits of the library, as LH400 with a sentence. What is within them is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_for_callers_by_sql() {
+    let database = cluster().database().await;
+    let store = Store::open(&cluster().url(&database)).await.unwrap();
+    quick(&store, "plain").open().await.unwrap();
+    quick(&store, "keyed").by_key().open().await.unwrap();
+    let client = cluster().client(&database).await;
+    for (call, sentence) in [
+        ("queue_push('plain', '1', max_attempts => 0)", "tried 1 to 1000 times, not 0"),
+        ("queue_push('plain', '1', max_attempts => -5)", "tried 1 to 1000 times, not -5"),
+        ("queue_push('plain', '1', max_attempts => 99999)", "tried 1 to 1000 times, not 99999"),
+        ("queue_push('plain', '1', delay => '100 years')", "delayed by 0 to 366 days, not by 100 years"),
+        ("queue_push('plain', '1', delay => '-1 s')", "delayed by 0 to 366 days"),
+        ("queue_push('plain', '1', delay => NULL)", "delayed by 0 to 366 days, not by null"),
+        ("queue_push('plain', '1', dedupe => repeat('x', 513))", "a dedupe id has 1 to 512 bytes, and this has 513"),
+        ("queue_push('plain', '1', dedupe => '')", "a dedupe id has 1 to 512 bytes"),
+        ("queue_push('keyed', '1', key => repeat('x', 513))", "a key has 1 to 512 bytes, and this has 513"),
+        ("queue_push('keyed', '1', key => '')", "a key has 1 to 512 bytes"),
+        ("queue_push('plain', '1', priority => 9)", "has no level 9: its levels are 1"),
+        ("queue_push('plain', '1', priority => NULL)", "has no level null"),
+        ("queue_push('plain', '1', key => 'k')", "is not by key: a job takes no key"),
+        ("queue_push('keyed', '1')", "a job needs a key"),
+        ("queue_push('plain', NULL)", "a job has a body"),
+        ("queue_turn('plain', 1, visible => '-30 s')", "a delivery lasts 1 ms to 12 h, not -00:00:30"),
+        ("queue_turn('plain', 1, visible => '0')", "a delivery lasts 1 ms to 12 h"),
+        ("queue_turn('plain', 1, visible => '13 h')", "a delivery lasts 1 ms to 12 h"),
+        ("queue_turn('plain', 1001)", "1000 jobs at most"),
+        ("queue_turn('plain', NULL)", "1000 jobs at most"),
+        ("queue_extend('{1}', 1, '-30 s')", "a delivery lasts 1 ms to 12 h"),
+        ("queue_extend('{1}', 1, NULL)", "a delivery lasts 1 ms to 12 h, not null"),
+        ("lane_claim('keyed', 1, 1, visible => '-30 s')", "a claim on a key lasts 1 ms to 12 h"),
+        ("lane_claim('keyed', 1001, 1)", "1000 keys at most"),
+        ("lane_claim('keyed', 1, 0)", "1 to 1000 jobs of each"),
+        ("lane_extend('keyed', 'k', 1, '13 h')", "a claim on a key lasts 1 ms to 12 h"),
+    ] {
+        let refused = client.query(&format!("SELECT * FROM leasehold.{call}"), &[]).await;
+        let refused = refused.err().unwrap_or_else(|| panic!("{call} was taken"));
+        let answer = refused.as_db_error().unwrap();
+        assert_eq!(answer.code().code(), "LH400", "{call}: {answer}");
+        assert!(answer.message().contains(sentence), "{call}: {answer}");
+    }
+    for call in [
+        "queue_push('plain', '1', max_attempts => 1, delay => '366 days', dedupe => repeat('x', 512))",
+        "queue_push('plain', 'null', max_attempts => 1000, delay => '1 year')",
+        "queue_push('keyed', '1', key => repeat('x', 512))",
+        "queue_turn('plain', 1000, visible => '12 h')",
+        "queue_turn('plain', 0, visible => '1 ms')",
+        "queue_extend('{1}', 1, '12 h')",
+        "lane_claim('keyed', 1000, 1000, visible => '12 h')",
+        "lane_extend('keyed', 'k', 1, '1 ms')",
+    ] {
+        client.query(&format!("SELECT * FROM leasehold.{call}"), &[]).await.unwrap_or_else(|no| panic!("{call}: {no}"));
+    }
+}

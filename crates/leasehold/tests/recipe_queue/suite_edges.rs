@@ -18,6 +18,40 @@ pub async fn run_suite(store: &Store) {
     by_key_every_failure_counts(store).await;
     without_order_many_that_wait_hold_up_nobody(store).await;
     a_worker_keeps_the_time_that_it_counts_from(store).await;
+    a_delayed_push_wakes_a_sleeper_in_time(store).await;
+    what_a_queue_does_not_take_is_named(store).await;
+}
+
+/// Goal: a worker that sleeps runs a delayed job when it is ready, and not when it polls.
+/// Method: the worker sleeps first, and would look for itself after ten minutes. At a server it may wait for half a minute.
+async fn a_delayed_push_wakes_a_sleeper_in_time(store: &Store) {
+    let queue = quick(store, "later").open().await.unwrap();
+    let seen = Seen::default();
+    let handler = async |job: Delivery<i64>| {
+        seen.note(*job.body());
+        Ok::<(), Nack>(())
+    };
+    let push = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        queue.push(&7).delay(Duration::from_secs(1)).await.unwrap();
+        wait_for("the delayed job", || seen.count() == 1).await;
+    };
+    let report = queue.work(1, handler).poll(Duration::from_secs(600)).until(push).await.unwrap();
+    assert_eq!((report.acked, seen.all()), (1, vec![7]));
+}
+
+/// Goal: what is refused about a job names what is wrong with it, and that alone.
+async fn what_a_queue_does_not_take_is_named(store: &Store) {
+    let plain = quick(store, "named-plain").levels(&[1, 3]).open().await.unwrap();
+    let keyed = quick(store, "named-keyed").by_key().open().await.unwrap();
+    let level = plain.push(&1).priority(2).await.unwrap_err().to_string();
+    assert!(level.contains("has no level 2: its levels are 1, 3") && !level.contains("key"), "{level}");
+    let key = plain.push(&1).key("ada").await.unwrap_err().to_string();
+    assert!(key.contains("takes no key") && !key.contains("level"), "{key}");
+    let missing = keyed.push(&1).await.unwrap_err().to_string();
+    assert!(missing.contains("needs a key") && !missing.contains("level"), "{missing}");
+    let dedupe = keyed.push(&1).key("ada").dedupe("d").await.unwrap_err().to_string();
+    assert!(dedupe.contains("takes no dedupe id") && !dedupe.contains("level"), "{dedupe}");
 }
 
 /// Goal: a push that meets a running job makes it run once more, even if that job becomes a dead letter.

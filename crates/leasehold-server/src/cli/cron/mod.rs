@@ -73,7 +73,7 @@ impl CronArgs {
 /// Where the ledger of runs is.
 #[derive(Debug, Args)]
 struct CronPlace {
-    /// Where runs are kept: postgres://… or sqlite:FILE [env: LEASEHOLD_STORE] [default: by --url]
+    /// Where runs are kept: postgres://…, sqlite:FILE or leasehold://HOST:PORT [env: LEASEHOLD_STORE] [default: by --url]
     // Read from the environment by hand: clap would show its value, and a URL may carry a password.
     #[arg(long, value_name = "URL")]
     store: Option<String>,

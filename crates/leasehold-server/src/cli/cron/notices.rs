@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use leasehold::recipe::cron::{CronError, CronNotice, Schedule, rfc3339};
+use leasehold::recipe::cron::{CronError, CronNotice, MissedTicks, Schedule, rfc3339};
 use leasehold_support::sync::lock;
 use leasehold_support::{exit, output};
 
@@ -60,15 +60,23 @@ fn sentence(notice: &CronNotice<'_>) -> String {
             let machine = output::plain(run.machine.as_deref().unwrap_or("an unknown machine"));
             format!("tick {} was lost: {machine} did not finish it, and it is not repeated", rfc3339(run.tick))
         }
-        CronNotice::Missed(missed) if missed.count == 1 => format!("tick {} was not run", rfc3339(missed.from)),
-        CronNotice::Missed(missed) => {
-            format!("{} ticks from {} to {} were not run", missed.count, rfc3339(missed.from), rfc3339(missed.upto))
+        CronNotice::Missed(missed) if missed.count == 1 => {
+            format!("tick {} was missed: nobody began it", rfc3339(missed.from))
         }
+        CronNotice::Missed(missed) => format!("{} were missed: nobody began them", range(missed)),
+        CronNotice::Skipped(skipped) if skipped.count == 1 => {
+            format!("tick {} was skipped: it came while a run was at work", rfc3339(skipped.from))
+        }
+        CronNotice::Skipped(skipped) => format!("{} were skipped: they came while a run was at work", range(skipped)),
         CronNotice::Unknown { tick } => {
             format!("tick {}: it is unknown whether the ledger has it, so it is not run", rfc3339(*tick))
         }
         _ => "the schedule goes on".to_owned(),
     }
+}
+
+fn range(ticks: &MissedTicks) -> String {
+    format!("{} ticks from {} to {}", ticks.count, rfc3339(ticks.from), rfc3339(ticks.upto))
 }
 
 /// The error of a runner as the end of a command: with its exit code.

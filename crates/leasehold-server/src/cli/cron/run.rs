@@ -252,6 +252,7 @@ impl CronRunArgs {
         let resource = turn.lease().resources().join(",");
         let tail = OutputTail::new();
         let command = LeasedCommand::new(&resource, &self.command, plan)
+            .run_by("cron")
             .variable("LEASEHOLD_TICK", Some(rfc3339(turn.tick())))
             .variable("LEASEHOLD_API_KEY", None)
             .keep_output(&tail);

@@ -64,7 +64,7 @@ impl QueueArgs {
 /// Where the queue is.
 #[derive(Debug, Args)]
 struct QueuePlace {
-    /// Where jobs are kept: postgres://… or sqlite:FILE [env: LEASEHOLD_STORE] [default: by --url]
+    /// Where jobs are kept: postgres://…, sqlite:FILE or leasehold://HOST:PORT [env: LEASEHOLD_STORE] [default: by --url]
     // Read from the environment by hand: clap would show its value, and a URL may carry a password.
     #[arg(long, value_name = "URL")]
     store: Option<String>,

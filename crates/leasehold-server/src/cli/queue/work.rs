@@ -26,7 +26,7 @@ Example:
   leasehold queue work mail --drain -- sh -c 'jq -r .to'
 
 The job is on stdin. The command finds LEASEHOLD_JOB_ID, LEASEHOLD_JOB_TOKEN, LEASEHOLD_JOB_ATTEMPT and, by key,
-LEASEHOLD_JOB_KEY in its environment. Exit code 0: done. 65: a dead letter. Anything else: tried again later.
+LEASEHOLD_JOB_KEY in its environment. ATTEMPT is 1 for the first try. Exit code 0: done. 65: a dead letter. Anything else: tried again later.
 
 The delivery is extended while the command runs. When that fails, the command's whole process group gets TERM, then KILL
 before another worker can be given the job. TERM and INT: no more jobs are taken, and the commands that run are waited

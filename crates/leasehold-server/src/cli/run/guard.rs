@@ -82,19 +82,19 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard.
-    pub fn start() -> anyhow::Result<Self> {
-        Self::spawn().context("start the guard process beside the command")
+    /// Starts the guard. `command`: the command of ours that it outlives, for people.
+    pub fn start(command: &str) -> anyhow::Result<Self> {
+        Self::spawn(command).context("start the guard process beside the command")
     }
 
-    fn spawn() -> io::Result<Self> {
+    fn spawn(command: &str) -> io::Result<Self> {
         // Closed on exec, or the command would hold the pipe open and the guard would not notice our end. Non-blocking:
         // a stopped guard must not block `run`.
         let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Not the path of the binary: it may have been replaced since the start.
         let process = Command::new("/proc/self/exe")
             .arg0("leasehold")
-            .arg(GUARD_COMMAND)
+            .args([GUARD_COMMAND, command])
             .process_group(0)
             .current_dir("/")
             .stdin(reader)
@@ -128,8 +128,8 @@ impl Guard {
     }
 }
 
-/// The main loop of the guard process.
-pub fn run_guard() -> anyhow::Result<u8> {
+/// The main loop of the guard process. `command`: what it outlives.
+pub fn run_guard(command: &str) -> anyhow::Result<u8> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .context("create the timer of the guard")?;
     let mut group = None;
@@ -142,12 +142,12 @@ pub fn run_guard() -> anyhow::Result<u8> {
             GuardEvent::Message(GuardMessage::Done) => return Ok(exit::DONE),
             GuardEvent::Time => {
                 kill_group(group);
-                output::say("the lease ran out while run was stopped: its command was killed");
+                output::say(format!("{command} was stopped for too long: what it ran was killed"));
                 return Ok(exit::LOST);
             }
             GuardEvent::Silence => {
                 kill_group(group);
-                output::say("run ended without a word: its command was killed");
+                output::say(format!("{command} ended without a word: what it ran was killed"));
                 return Ok(exit::LOST);
             }
         }

@@ -64,12 +64,20 @@ pub struct LeasedCommand<'a> {
     environment: Vec<(&'static str, Option<String>)>,
     /// Where its output is kept too. Then it has no stdin, and not the terminal.
     output: Option<&'a OutputTail>,
+    /// The command of ours that runs it, for people.
+    ours: &'static str,
 }
 
 impl<'a> LeasedCommand<'a> {
     pub fn new(resource: &'a str, command: &'a [OsString], plan: RunPlan) -> Self {
         let environment = vec![(child::API_KEY_VARIABLE, None)];
-        Self { resource, command, plan, environment, output: None }
+        Self { resource, command, plan, environment, output: None, ours: "run" }
+    }
+
+    /// Which command of ours runs it. Default: `run`.
+    pub fn run_by(mut self, ours: &'static str) -> Self {
+        self.ours = ours;
+        self
     }
 
     /// Whether the command gets the API key of this process. Otherwise it does not.
@@ -125,7 +133,7 @@ impl<'a> LeasedCommand<'a> {
         lease: &RunLease,
         signals: &mut Signals,
     ) -> anyhow::Result<(RunOutcome, Option<Guard>)> {
-        let guard = Guard::start()?;
+        let guard = Guard::start(self.ours)?;
         let terminal = if self.output.is_some() { None } else { Terminal::in_foreground() };
         let to_guard = guard.for_child().context("share the pipe of the guard")?;
         let mut environment = vec![

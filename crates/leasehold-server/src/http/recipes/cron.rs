@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use axum::body::Body;
 use hyper::{Response, StatusCode};
 use leasehold::engine::Token;
-use leasehold::recipe::cron::{CronBegun, CronStart, MissedTicks};
+use leasehold::recipe::cron::{CronBegun, CronRecorded, CronStart, MissedTicks};
 use leasehold::recipe::moment::parse_moment;
 use leasehold::recipe::{RecipeError, RecipeRefusal};
 use leasehold_support::time::wall_ms;
@@ -39,7 +39,7 @@ pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let access = app.service.recipes(&caller, Verb::SeeSchedule, None).map_err(&denied)?;
     let found = access.cron_schedules(&caller).await.map_err(&denied)?;
     let shown: Vec<ScheduleJson> =
-        found.into_iter().map(|seen| ScheduleJson::new(seen.schedule, Some(seen.runs))).collect();
+        found.into_iter().map(|seen| ScheduleJson::new(seen.schedule, seen.runs, true)).collect();
     Ok(respond::json_response(StatusCode::OK, &json!({"schedules": shown})))
 }
 
@@ -51,7 +51,9 @@ pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let found = access.cron_schedule(&name).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let missing =
         || Problem::with_code(StatusCode::NOT_FOUND, "not_found", format!("no tick of {name} was ever begun"));
-    Ok(respond::json_response(StatusCode::OK, &ScheduleJson::new(found.ok_or_else(missing)?, None)))
+    let found = found.ok_or_else(missing)?;
+    let last = access.cron_runs(&name, 1).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::OK, &ScheduleJson::new(found, last, false)))
 }
 
 /// `GET /v1/schedules/{n}/runs`
@@ -86,7 +88,9 @@ pub async fn begin(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let now = SystemTime::UNIX_EPOCH + Duration::from_millis(wall_ms());
     let begun = run_detached(async move { access.cron_begin(start, now).await }).await?;
     let body = match begun.map_err(|denial| call.denial_problem(&denial, &caller))? {
-        CronBegun::First { token } => json!({"outcome": "first", "token": token.to_string()}),
+        CronBegun::First { token, recorded: CronRecorded { skipped, missed, lost } } => json!({
+            "outcome": "first", "token": token.to_string(), "skipped": skipped, "missed": missed, "lost": lost,
+        }),
         CronBegun::Done => json!({"outcome": "done"}),
         CronBegun::Stale => json!({"outcome": "stale"}),
         CronBegun::Again => json!({"outcome": "again"}),
@@ -130,11 +134,17 @@ fn take_token(fields: &mut Fields) -> Result<Option<Token>, Problem> {
     token.map(Some).ok_or_else(|| Problem::invalid("token is a token of a lease: from 1 on"))
 }
 
-fn take_missed(fields: &mut Fields) -> Result<Option<MissedTicks>, Problem> {
-    let object = match fields.take_value("missed") {
-        None => return Ok(None),
-        Some(Value::Object(object)) => object,
-        Some(_) => return Err(Problem::invalid("missed is an object with from, upto and count")),
+fn take_missed(fields: &mut Fields) -> Result<Vec<MissedTicks>, Problem> {
+    match fields.take_value("missed") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(ranges)) => ranges.into_iter().map(read_missed).collect(),
+        Some(_) => Err(Problem::invalid("missed is a list of objects with from, upto and count")),
+    }
+}
+
+fn read_missed(range: Value) -> Result<MissedTicks, Problem> {
+    let Value::Object(object) = range else {
+        return Err(Problem::invalid("missed is a list of objects with from, upto and count"));
     };
     let mut fields = Fields::from_object("missed", object);
     let missed = MissedTicks {
@@ -143,5 +153,5 @@ fn take_missed(fields: &mut Fields) -> Result<Option<MissedTicks>, Problem> {
         count: fields.take_signed("count")?.ok_or_else(|| missing_field("count of missed"))?,
     };
     fields.deny_unknown()?;
-    Ok(Some(missed))
+    Ok(missed)
 }

@@ -1,5 +1,7 @@
 //! Routes of recipes: what they answer, and what they refuse, one by one.
 
+use leasehold::recipe::moment::format_moment;
+use leasehold_support::time::wall_ms;
 use serde_json::json;
 use sha2::Digest as _;
 
@@ -302,6 +304,41 @@ async fn keys_are_claimed_and_freed() {
     server.end().await;
 }
 
+/// Goal: a fleet that is dead is noticed, though nobody writes to the ledger any more.
+/// Method: three schedules of every hour. One began this hour's tick. One died six hours ago. One was at work until now: what
+/// came meanwhile is not waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_fleet_is_noticed() {
+    let server = Server::start().await;
+    let now = wall_ms();
+    let tick = |hours_ago: u64| {
+        let hour = now / 3_600_000 - hours_ago;
+        format_moment(std::time::SystemTime::UNIX_EPOCH + Duration::from_millis(hour * 3_600_000))
+    };
+    for (name, hours_ago) in [("alive", 0), ("dead", 6), ("long", 6)] {
+        let begin = json!({"tick": tick(hours_ago), "token": "5", "machine": "m1", "spec": "0 * * * * UTC"});
+        server.post(&format!("/v1/schedules/{name}/begin"), &begin).await.with(200);
+    }
+    let end = json!({"tick": tick(6), "token": "5", "code": 0, "tail": ""});
+    server.post("/v1/schedules/long/finish", &end).await.with(204);
+    let listed = server.get("/v1/schedules").await.with(200).json();
+    schema::holds(&listed, "ScheduleList");
+    let overdue: Vec<(&str, Option<u64>)> = listed["schedules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|seen| (seen["name"].as_str().unwrap(), seen["overdue_ms"].as_u64()))
+        .collect();
+    let [("alive", None), ("dead", Some(age)), ("long", None)] = overdue[..] else { panic!("{overdue:?}") };
+    assert!((5 * 3_600_000..7 * 3_600_000).contains(&age), "since the tick of five hours ago: {age}");
+    let one = server.get("/v1/schedules/dead").await.with(200).json();
+    schema::holds(&one, "Schedule");
+    assert!(one["overdue_ms"].as_u64().is_some_and(|later| later >= age) && one.get("runs").is_none(), "{one}");
+    assert!(server.get("/v1/schedules/long").await.with(200).json()["overdue_ms"].is_null());
+    let text = server.get("/metrics").await.with(200).text();
+    assert!(text.contains("\nleasehold_cron_overdue 1\n"), "{text}");
+}
+
 /// Goal: a run from begin to end, and the JSON that the page reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_from_begin_to_end() {
@@ -310,32 +347,44 @@ async fn a_run_from_begin_to_end() {
     let begin = json!({"tick": "2026-11-17T03:00:00Z", "token": "5", "machine": "m1", "spec": "0 3 * * *"});
     let begun = post("begin", begin.clone()).await.with(200).json();
     schema::holds(&begun, "RunBegun");
-    assert_eq!(begun, json!({"outcome": "first", "token": "5"}));
+    assert_eq!(begun, json!({"outcome": "first", "token": "5", "skipped": 0, "missed": 0, "lost": 0}));
     assert_eq!(post("begin", begin).await.with(200).json(), json!({"outcome": "done"}));
     let end = |token: &str| json!({"tick": "2026-11-17T03:00:00Z", "token": token, "code": 1, "tail": "no space"});
     post("finish", end("6")).await.problem(409, "stale");
     post("finish", end("5")).await.with(204);
-    let missed = json!({"from": "2026-11-17T04:00:00Z", "upto": "2026-11-17T05:00:00Z", "count": 2});
+    let skipped = json!({"from": "2026-11-17T04:00:00Z", "upto": "2026-11-17T05:00:00Z", "count": 2});
     let next = json!({"tick": "2026-11-17T06:00:00Z", "token": "7", "machine": "m2", "spec": "0 3 * * *",
-        "seen": "2026-11-17T03:00:00Z", "missed": missed});
-    assert_eq!(post("begin", next).await.with(200).json()["outcome"], "first");
+        "seen": "2026-11-17T03:00:00Z", "missed": [skipped]});
+    let begun = post("begin", next).await.with(200).json();
+    schema::holds(&begun, "RunBegun");
+    assert_eq!(begun, json!({"outcome": "first", "token": "7", "skipped": 2, "missed": 0, "lost": 0}));
     let listed = server.get("/v1/schedules").await.with(200).json();
     schema::holds(&listed, "ScheduleList");
     let seen = &listed["schedules"][0];
     assert_eq!((&seen["name"], &seen["last_tick"]), (&json!("report"), &json!("2026-11-17T06:00:00.000Z")));
     let states: Vec<&Value> = seen["runs"].as_array().unwrap().iter().map(|run| &run["state"]).collect();
-    // A run ended after the first of them: it was in the way.
+    // A run ended after them: it was in the way.
     assert_eq!(states, ["running", "skipped", "failed"]);
     let runs = server.get("/v1/schedules/report/runs?limit=2").await.with(200).json();
     schema::holds(&runs, "RunList");
     assert_eq!(runs["runs"].as_array().unwrap().len(), 2);
     schema::holds(&server.get("/v1/schedules/report").await.with(200).json(), "Schedule");
+    // The run of 03:00 never ends, and nobody begins three ticks: a fleet that is dead.
+    let dead = async |body: Value| server.post("/v1/schedules/dead/begin", &body).await.with(200).json();
+    dead(json!({"tick": "2026-11-17T03:00:00Z", "token": "5", "machine": "m1", "spec": "0 * * * * UTC"})).await;
+    let missed = json!({"from": "2026-11-17T04:00:00Z", "upto": "2026-11-17T06:00:00Z", "count": 3});
+    let begun = dead(json!({"tick": "2026-11-17T07:00:00Z", "token": "6", "machine": "m2", "spec": "0 * * * * UTC",
+        "seen": "2026-11-17T03:00:00Z", "missed": [missed]}))
+    .await;
+    assert_eq!(begun, json!({"outcome": "first", "token": "6", "skipped": 0, "missed": 3, "lost": 1}));
     let text = server.get("/metrics").await.with(200).text();
     for line in [
-        "leasehold_cron_runs_total{state=\"running\"} 2",
+        "leasehold_cron_runs_total{state=\"running\"} 4",
         "leasehold_cron_runs_total{state=\"failed\"} 1",
-        "leasehold_cron_missed_total 2",
-        "leasehold_cron_late_seconds_count 2",
+        "leasehold_cron_runs_total{state=\"lost\"} 1",
+        "leasehold_cron_missed_total 3",
+        "leasehold_cron_skipped_total 2",
+        "leasehold_cron_late_seconds_count 4",
         "leasehold_election_terms_total ",
         "leasehold_flight_total{outcome=\"hit\"} ",
         "leasehold_optimistic_conflicts_total ",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::engine::embedded::Histogram;
 use leasehold::recipe::counters::{FlightOutcome, read_election_terms, read_flights, read_optimistic_conflicts};
+use leasehold::recipe::cron::CronRecorded;
 use leasehold::recipe::queue::QueueStatus;
 use leasehold_support::sync::lock;
 
@@ -83,10 +84,13 @@ pub enum RunOutcome {
     Ok,
     /// It ended otherwise.
     Failed,
+    /// The next run found it without an end.
+    Lost,
 }
 
 impl RunOutcome {
-    const ALL: [(Self, &'static str); 3] = [(Self::Running, "running"), (Self::Ok, "ok"), (Self::Failed, "failed")];
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Running, "running"), (Self::Ok, "ok"), (Self::Failed, "failed"), (Self::Lost, "lost")];
 }
 
 /// The counters.
@@ -97,6 +101,7 @@ pub struct RecipeCounts {
     once: [AtomicU64; OnceOutcome::ALL.len()],
     runs: [AtomicU64; RunOutcome::ALL.len()],
     missed: AtomicU64,
+    skipped: AtomicU64,
     late: Mutex<Histogram>,
 }
 
@@ -128,10 +133,12 @@ impl RecipeCounts {
         self.runs[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A run began so much after its tick, and so many before it were missed.
-    pub fn record_begin(&self, late: Duration, missed: u32) {
+    /// A run began so much after its tick, and this was recorded about what came before it.
+    pub fn record_begin(&self, late: Duration, recorded: CronRecorded) {
         lock(&self.late).add(late);
-        self.missed.fetch_add(missed.into(), Ordering::Relaxed);
+        self.missed.fetch_add(recorded.missed.into(), Ordering::Relaxed);
+        self.skipped.fetch_add(recorded.skipped.into(), Ordering::Relaxed);
+        self.runs[RunOutcome::Lost as usize].fetch_add(recorded.lost.into(), Ordering::Relaxed);
         self.record_run(RunOutcome::Running);
     }
 }
@@ -151,8 +158,8 @@ impl MetricsText {
         );
     }
 
-    /// What recipes did through this server; `depths`: the queues, if the store answered.
-    pub fn push_recipe_metrics(&mut self, counts: &RecipeCounts, depths: Option<&[QueueStatus]>) {
+    /// What recipes did through this server; `depths`: the queues, `overdue`: the schedules that are, if the store answered.
+    pub fn push_recipe_metrics(&mut self, counts: &RecipeCounts, depths: Option<&[QueueStatus]>, overdue: Option<u64>) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Without an answer of the store there is no sample: none is better than an old one.
         if let Some(depths) = depths {
@@ -176,7 +183,20 @@ impl MetricsText {
             let label = format!("{{state=\"{word}\"}}");
             self.push_sample("leasehold_cron_runs_total", &label, load(&counts.runs[outcome as usize]));
         }
-        self.push_counter("leasehold_cron_missed_total", "Ticks that nobody began.", load(&counts.missed));
+        self.push_counter(
+            "leasehold_cron_missed_total",
+            "Ticks that nobody began, without those that came while a run was at work.",
+            load(&counts.missed),
+        );
+        self.push_counter(
+            "leasehold_cron_skipped_total",
+            "Ticks that came while a run was at work.",
+            load(&counts.skipped),
+        );
+        if let Some(overdue) = overdue {
+            let help = "Schedules with a tick that nobody began and that is too late to begin.";
+            self.push_gauge("leasehold_cron_overdue", help, overdue);
+        }
         let late = *lock(&counts.late);
         self.push_seconds_histogram(
             "leasehold_cron_late_seconds",
@@ -245,7 +265,7 @@ mod tests {
         let mut depths: Vec<QueueStatus> = (0..300).map(|number| status(&format!("q{number:03}"))).collect();
         depths[0].name = "a\"b\\c".into();
         let mut page = MetricsText::default();
-        page.push_recipe_metrics(&counts, Some(&depths));
+        page.push_recipe_metrics(&counts, Some(&depths), None);
         assert_eq!(page.text.matches("leasehold_queue_ended_total{").count(), 500);
         assert_eq!(page.text.matches("leasehold_queue_depth{").count(), 500);
         assert!(page.text.contains("leasehold_queue_oldest_seconds{queue=\"a\\\"b\\\\c\"} 1.5"), "{}", page.text);

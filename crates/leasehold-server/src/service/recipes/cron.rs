@@ -10,7 +10,7 @@ use crate::service::Denial;
 use crate::service::pass::Caller;
 
 /// Schedules that are listed.
-const MAX_SCHEDULES: u32 = 1000;
+pub(super) const MAX_SCHEDULES: u32 = 1000;
 /// Runs of a schedule in the list of all.
 const SHOWN_RUNS: u32 = 30;
 
@@ -36,9 +36,9 @@ impl RecipeAccess {
     /// The store refused or failed.
     pub async fn cron_begin(&self, start: CronStart, now: SystemTime) -> Result<CronBegun, Denial> {
         let begun = self.ask(self.state.store.cron_begin(&start)).await?;
-        if matches!(begun, CronBegun::First { .. }) {
+        if let CronBegun::First { recorded, .. } = begun {
             let late = now.duration_since(start.tick).unwrap_or(Duration::ZERO);
-            self.state.counts.record_begin(late, start.missed.map_or(0, |missed| missed.count));
+            self.state.counts.record_begin(late, recorded);
         }
         Ok(begun)
     }

@@ -53,6 +53,8 @@ pub struct RecipeState {
     pub(crate) counts: RecipeCounts,
     /// Depths of queues for metrics, and when they were read.
     depths: tokio::sync::Mutex<Option<(Time, Vec<QueueStatus>)>>,
+    /// Schedules that are overdue, for metrics, and when they were counted.
+    overdue: tokio::sync::Mutex<Option<(Time, u64)>>,
     hot_keys: Mutex<std::collections::HashMap<String, (Time, Vec<HotKey>)>>,
 }
 
@@ -64,6 +66,7 @@ impl RecipeState {
             bells: QueueBells::default(),
             counts: RecipeCounts::default(),
             depths: tokio::sync::Mutex::default(),
+            overdue: tokio::sync::Mutex::default(),
             hot_keys: Mutex::default(),
             clock,
         })

@@ -1,11 +1,14 @@
 //! Queues, as people look at them; and what operators change.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use leasehold::recipe::RecipeError;
 use leasehold::recipe::queue::{DeadJob, HotKey, QueueStatus};
 use leasehold_support::sync::lock;
+use leasehold_support::time::wall_ms;
 use tokio::time::timeout;
 
+use super::cron::MAX_SCHEDULES;
 use super::{RecipeAccess, RecipeState};
 use crate::service::pass::Caller;
 use crate::service::{Denial, Service, Verb};
@@ -69,6 +72,34 @@ impl RecipeState {
         let depths = timeout(DEPTHS_TIMEOUT, self.store.queues()).await.ok()?.ok()?;
         *kept = Some((now, depths.clone()));
         Some(depths)
+    }
+
+    /// How many schedules have a tick that nobody began and that is too late to begin; none: the store does not answer.
+    pub(crate) async fn overdue_schedules(&self) -> Option<u64> {
+        // As for depths: one scrape asks.
+        let mut kept = self.overdue.try_lock().ok()?;
+        let now = self.clock.now();
+        if let Some((at, overdue)) = &*kept
+            && now.since(*at) < DEPTHS_FOR
+        {
+            return Some(*overdue);
+        }
+        let overdue = timeout(DEPTHS_TIMEOUT, self.count_overdue()).await.ok()?.ok()?;
+        *kept = Some((now, overdue));
+        Some(overdue)
+    }
+
+    async fn count_overdue(&self) -> Result<u64, RecipeError> {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(wall_ms());
+        let mut overdue = 0;
+        for schedule in self.store.cron_schedules(MAX_SCHEDULES).await? {
+            let is_overdue = |last| schedule.overdue(last, now).is_ok_and(|age| age.is_some());
+            // When the last run ended matters only to one that seems overdue.
+            if is_overdue(None) && is_overdue(self.store.cron_runs(&schedule.name, 1).await?.first()) {
+                overdue += 1;
+            }
+        }
+        Ok(overdue)
     }
 
     async fn hot_keys_of(&self, queue: &str, most: usize) -> Result<Vec<HotKey>, Denial> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   tick ──begin──▶ running(token) ──finish──▶ ok | failed
 //!                      └── found by a begin with a higher token ──▶ lost
-//!   ticks that nobody began ──with the next begin──▶ one row: missed, or skipped where a run was in the way
+//!   ticks that nobody began ──with the next begin──▶ skipped, if they came before the last run ended; missed after it
 //! ```
 //!
 //! Whoever begins a run says which tick it saw last, and which ticks were missed since. If another machine began one
@@ -16,6 +16,7 @@
 //!
 //! 1. At most one [`CronBegun::First`] per tick.
 //! 2. Each tick from the first to the last is one run, or in one `missed` or `skipped` row.
+//!    No tick that came after the end of the last run is in a `skipped` row.
 //! 3. A run that is found `running` under a lower token is `lost`. It is reported, and not repeated.
 //! 4. A finish without the token of the run writes nothing.
 //!
@@ -67,6 +68,8 @@ const MAX_SPEC_BYTES: usize = 512;
 const MAX_MACHINE_BYTES: usize = 256;
 /// The last words of a command that are kept.
 const MAX_TAIL_CHARS: usize = 4000;
+/// Ticks that came while a run was at work, and ticks after it.
+const MAX_MISSED_RANGES: usize = 2;
 /// How far a machine's clock may be ahead of the store's.
 const MAX_AHEAD: Duration = Duration::from_secs(5);
 
@@ -87,8 +90,9 @@ pub struct CronStart {
     /// The last tick that was begun, as the caller read it; none: there was none. `missed` is counted from it, so the ledger
     /// compares it.
     pub seen: Option<SystemTime>,
-    /// The ticks before this one that nobody began.
-    pub missed: Option<MissedTicks>,
+    /// The ticks before this one that nobody began, in order. Two ranges if the last run ended among them: those that came
+    /// before its end, and the others. A range is `skipped` if a run ended after all of it, and `missed` otherwise.
+    pub missed: Vec<MissedTicks>,
 }
 
 /// Ticks that nobody began.
@@ -102,6 +106,17 @@ pub struct MissedTicks {
     pub count: u32,
 }
 
+/// What the ledger recorded together with the beginning of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CronRecorded {
+    /// Ticks before it that came while a run was at work.
+    pub skipped: u32,
+    /// Other ticks before it that nobody began.
+    pub missed: u32,
+    /// Runs before it that their machines did not finish.
+    pub lost: u32,
+}
+
 /// What the ledger says to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -110,6 +125,8 @@ pub enum CronBegun {
     First {
         /// The token of the lease, or one of the store.
         token: i64,
+        /// What became of the ticks and runs before it.
+        recorded: CronRecorded,
     },
     /// This tick was begun, or a later one.
     Done,
@@ -314,10 +331,13 @@ fn check_start(start: &CronStart) -> Result<(), RecipeError> {
             return Err(RecipeError::Invalid(format!("a {what} is 1 to {most} bytes without control characters")));
         }
     }
-    if start.missed.is_some_and(|missed| missed.count == 0 || missed.from > missed.upto || missed.upto >= start.tick) {
-        return Err(RecipeError::Invalid(
-            "missed ticks are at least one, in order, and before the tick that begins".into(),
-        ));
+    let in_order = start.missed.windows(2).all(|pair| pair[0].upto < pair[1].from);
+    let is_range = |missed: &MissedTicks| missed.count > 0 && missed.from <= missed.upto && missed.upto < start.tick;
+    if start.missed.len() > MAX_MISSED_RANGES || !in_order || !start.missed.iter().all(is_range) {
+        return Err(RecipeError::Invalid(format!(
+            "missed ticks are {MAX_MISSED_RANGES} ranges at most, of at least one tick, in order, and before the tick that \
+             begins"
+        )));
     }
     start.seen.map(unix_millis).transpose()?;
     unix_millis(start.tick).map(drop)

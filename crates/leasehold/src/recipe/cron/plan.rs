@@ -13,8 +13,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::MissedTicks;
 use super::schedule::Schedule;
+use super::{CronRun, CronSchedule, MissedTicks, RunState};
+use crate::recipe::error::RecipeError;
 
 /// The longest time that a tick may be late, unless a longer one is asked for.
 const LONGEST_DEFAULT_LATE: Duration = Duration::from_secs(3600);
@@ -66,7 +67,32 @@ impl CronPolicy {
     /// How late a tick may be begun.
     #[must_use]
     pub fn late_at(&self, schedule: &Schedule, tick: SystemTime) -> Duration {
-        self.late.unwrap_or_else(|| (schedule.period_at(tick) / 2).min(LONGEST_DEFAULT_LATE))
+        self.late.unwrap_or_else(|| default_late(schedule, tick))
+    }
+}
+
+/// How late a tick may be begun, unless something else is asked for.
+fn default_late(schedule: &Schedule, tick: SystemTime) -> Duration {
+    (schedule.period_at(tick) / 2).min(LONGEST_DEFAULT_LATE)
+}
+
+impl CronSchedule {
+    /// How long ago the next tick came, if nobody began it and by default it is too late to begin it: no machine may be left.
+    /// `last`: the newest row of its runs. The ticks that came before a run ended are not waited for.
+    ///
+    /// A run that is still at work past the next tick looks the same as one whose machine died: the ledger cannot tell. Nor
+    /// does it know what the machines call late.
+    ///
+    /// # Errors
+    ///
+    /// [`RecipeError::Invalid`]: the text of the schedule is of a version that we do not know.
+    pub fn overdue(&self, last: Option<&CronRun>, now: SystemTime) -> Result<Option<Duration>, RecipeError> {
+        let schedule = Schedule::from_spec(&self.spec)?;
+        let finished = last.filter(|run| matches!(run.state, RunState::Ok | RunState::Failed));
+        let settled = finished.and_then(|run| run.ended_at).map_or(self.last_tick, |ended| ended.max(self.last_tick));
+        let Some(next) = schedule.next_after(settled) else { return Ok(None) };
+        let age = now.duration_since(next).unwrap_or_default();
+        Ok(Some(age).filter(|age| *age > default_late(&schedule, next)))
     }
 }
 

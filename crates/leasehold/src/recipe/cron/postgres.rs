@@ -4,16 +4,19 @@ use leasehold_postgres::tokio_postgres::types::Type;
 use leasehold_postgres::tokio_postgres::{Error as SqlError, Row};
 
 use super::{
-    CronBegun, CronEnd, CronRun, CronSchedule, CronStart, MAX_AHEAD, RunState, from_unix_millis, token_number,
-    unix_millis,
+    CronBegun, CronEnd, CronRecorded, CronRun, CronSchedule, CronStart, MAX_AHEAD, RunState, from_unix_millis,
+    token_number, unix_millis,
 };
 use crate::recipe::error::RecipeError;
 use crate::recipe::store::postgres::{PostgresDatabase, STORE_NAME, SqlParameter};
 
 /// OFFSET 0: the token is drawn once.
-const BEGIN: &str = "SELECT tok, leasehold.cron_begin($1, to_timestamp($2 / 1000.0), tok, $4, $5,
-        to_timestamp($6 / 1000.0), to_timestamp($7 / 1000.0), $8, make_interval(secs => $9), to_timestamp($10 / 1000.0))
-    FROM (SELECT coalesce($3, nextval('leasehold.recipe_token')) AS tok OFFSET 0) t";
+const BEGIN: &str = "SELECT tok, begun.outcome, begun.skipped, begun.missed, begun.lost
+    FROM (SELECT coalesce($3, nextval('leasehold.recipe_token')) AS tok OFFSET 0) t,
+        leasehold.cron_begin($1, to_timestamp($2 / 1000.0), tok, $4, $5,
+            ARRAY(SELECT to_timestamp(at / 1000.0) FROM unnest($6) WITH ORDINALITY x(at, place) ORDER BY place),
+            ARRAY(SELECT to_timestamp(at / 1000.0) FROM unnest($7) WITH ORDINALITY x(at, place) ORDER BY place),
+            $8, make_interval(secs => $9), to_timestamp($10 / 1000.0)) begun";
 const FINISH: &str = "SELECT leasehold.cron_finish($1, to_timestamp($2 / 1000.0), $3, $4, $5, $6)";
 const SCHEDULE: &str = "SELECT name, spec, (extract(epoch FROM last_tick) * 1000)::bigint, token
     FROM leasehold.schedule WHERE name = $1";
@@ -28,9 +31,10 @@ const RUNS: &str =
 impl PostgresDatabase {
     pub(super) async fn cron_begin(&self, start: &CronStart) -> Result<CronBegun, RecipeError> {
         let (tick, token) = (unix_millis(start.tick)?, token_number(start.token));
-        let from = start.missed.map(|missed| unix_millis(missed.from)).transpose()?;
-        let upto = start.missed.map(|missed| unix_millis(missed.upto)).transpose()?;
-        let count = start.missed.map_or(0, |missed| i32::try_from(missed.count).unwrap_or(i32::MAX));
+        let from = start.missed.iter().map(|missed| unix_millis(missed.from)).collect::<Result<Vec<_>, _>>()?;
+        let upto = start.missed.iter().map(|missed| unix_millis(missed.upto)).collect::<Result<Vec<_>, _>>()?;
+        let count: Vec<i32> =
+            start.missed.iter().map(|missed| i32::try_from(missed.count).unwrap_or(i32::MAX)).collect();
         let ahead = MAX_AHEAD.as_secs_f64();
         let seen = start.seen.map(unix_millis).transpose()?;
         let parameters: [SqlParameter<'_>; 10] = [
@@ -39,16 +43,21 @@ impl PostgresDatabase {
             (&token, Type::INT8),
             (&start.machine, Type::TEXT),
             (&start.spec, Type::TEXT),
-            (&from, Type::INT8),
-            (&upto, Type::INT8),
-            (&count, Type::INT4),
+            (&from, Type::INT8_ARRAY),
+            (&upto, Type::INT8_ARRAY),
+            (&count, Type::INT4_ARRAY),
             (&ahead, Type::FLOAT8),
             (&seen, Type::INT8),
         ];
         let rows = self.call("begin a run", BEGIN, &parameters).await?;
         let row = rows.first().ok_or_else(|| corrupt("leasehold.cron_begin"))?;
+        let number = |at| row.try_get::<_, i64>(at).map_err(|_| corrupt("leasehold.cron_begin"));
+        let count = |at| number(at).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         Ok(match row.try_get::<_, Option<&str>>(1).ok().flatten() {
-            Some("first") => CronBegun::First { token: row.try_get(0).map_err(|_| corrupt("leasehold.cron_begin"))? },
+            Some("first") => CronBegun::First {
+                token: number(0)?,
+                recorded: CronRecorded { skipped: count(2)?, missed: count(3)?, lost: count(4)? },
+            },
             Some("done") => CronBegun::Done,
             Some("stale") => CronBegun::Stale,
             Some("again") => CronBegun::Again,

@@ -5,7 +5,10 @@ use std::time::SystemTime;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
-use super::{CronBegun, CronEnd, CronRun, CronSchedule, CronStart, RunState, from_unix_millis, token_number};
+use super::{
+    CronBegun, CronEnd, CronRecorded, CronRun, CronSchedule, CronStart, MissedTicks, RunState, from_unix_millis,
+    token_number,
+};
 use crate::recipe::error::{RecipeError, RecipeRefusal};
 use crate::recipe::moment::{format_moment, parse_moment};
 use crate::recipe::store::server::{STORE_NAME, ServerDatabase, path_segment};
@@ -14,6 +17,12 @@ use crate::recipe::store::server::{STORE_NAME, ServerDatabase, path_segment};
 struct BegunAnswer {
     outcome: String,
     token: Option<String>,
+    #[serde(default)]
+    skipped: u32,
+    #[serde(default)]
+    missed: u32,
+    #[serde(default)]
+    lost: u32,
 }
 
 #[derive(Deserialize)]
@@ -64,9 +73,8 @@ impl From<ScheduleAnswer> for CronSchedule {
 impl ServerDatabase {
     pub(super) async fn cron_begin(&self, start: &CronStart) -> Result<CronBegun, RecipeError> {
         const ATTEMPT: &str = "begin a run";
-        let missed = start.missed.map(|missed| {
-            json!({"from": format_moment(missed.from), "upto": format_moment(missed.upto), "count": missed.count})
-        });
+        let range = |missed: &MissedTicks| json!({"from": format_moment(missed.from), "upto": format_moment(missed.upto), "count": missed.count});
+        let missed: Vec<_> = start.missed.iter().map(range).collect();
         let body = json!({
             "tick": format_moment(start.tick),
             "token": token_number(start.token).map(|token| token.to_string()),
@@ -78,8 +86,9 @@ impl ServerDatabase {
         let path = format!("/v1/schedules/{}/begin", path_segment(&start.name));
         let begun: BegunAnswer = self.post(ATTEMPT, &path, &body).await?;
         let token = begun.token.as_deref().and_then(|token| token.parse().ok());
+        let recorded = CronRecorded { skipped: begun.skipped, missed: begun.missed, lost: begun.lost };
         match (begun.outcome.as_str(), token) {
-            ("first", Some(token)) => Ok(CronBegun::First { token }),
+            ("first", Some(token)) => Ok(CronBegun::First { token, recorded }),
             ("done", _) => Ok(CronBegun::Done),
             ("stale", _) => Ok(CronBegun::Stale),
             ("again", _) => Ok(CronBegun::Again),

@@ -167,6 +167,22 @@ impl Schedule {
         Some(MissedTicks { from, upto, count: u32::try_from(count).unwrap_or(MAX_COUNTED_TICKS) })
     }
 
+    /// The same ticks, cut at the end of a run that came among them: those before it, and the others.
+    pub(super) fn ranges_between(
+        &self,
+        after: SystemTime,
+        before: SystemTime,
+        run_ended: Option<SystemTime>,
+    ) -> Vec<MissedTicks> {
+        let Some(ended) = run_ended.filter(|ended| after < *ended && *ended < before) else {
+            return self.range_between(after, before).into_iter().collect();
+        };
+        let skipped = self.range_between(after, ended);
+        // A tick at the very end of the run was in nobody's way.
+        let rest = ended.checked_sub(Duration::from_nanos(1)).and_then(|almost| self.range_between(almost, before));
+        skipped.into_iter().chain(rest).collect()
+    }
+
     fn ticks_after(&self, after: SystemTime) -> impl Iterator<Item = SystemTime> {
         std::iter::successors(self.next_after(after), |tick| self.next_after(*tick))
     }

@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{
-    CronBegun, CronEnd, CronRun, CronSchedule, CronStart, MAX_AHEAD, RunState, from_unix_millis, token_number,
-    unix_millis,
+    CronBegun, CronEnd, CronRecorded, CronRun, CronSchedule, CronStart, MAX_AHEAD, RunState, from_unix_millis,
+    token_number, unix_millis,
 };
 use crate::recipe::error::RecipeError;
 use crate::recipe::store::sqlite::{STORE_NAME, SqliteDatabase, Tick, sqlite_error};
@@ -16,8 +16,8 @@ const LAST_TICK: &str = "SELECT last_tick, token FROM leasehold_schedule WHERE n
 const LOST: &str =
     "UPDATE leasehold_run SET state = 'lost', ended_at = ?3 WHERE name = ?1 AND state = 'running' AND token < ?2";
 const MISSED: &str = "INSERT INTO leasehold_run (name, tick, upto, ticks, token, state, machine, started_at, ended_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, CASE WHEN EXISTS (SELECT 1 FROM leasehold_run r WHERE r.name = ?1 AND r.ended_at > ?2
-        AND r.state IN ('ok', 'failed')) THEN 'skipped' ELSE 'missed' END, ?6, ?7, ?7)";
+    VALUES (?1, ?2, ?3, ?4, ?5, CASE WHEN EXISTS (SELECT 1 FROM leasehold_run r WHERE r.name = ?1 AND r.ended_at > ?3
+        AND r.state IN ('ok', 'failed')) THEN 'skipped' ELSE 'missed' END, ?6, ?7, ?7) RETURNING state";
 const RUNNING: &str = "INSERT INTO leasehold_run (name, tick, upto, token, state, machine, started_at)
     VALUES (?1, ?2, ?2, ?3, 'running', ?4, ?5)";
 const FINISH: &str = "UPDATE leasehold_run SET state = ?4, code = ?5, tail = ?6, ended_at = ?7
@@ -101,13 +101,17 @@ fn begin_at(db: &Connection, start: &CronStart, clock: Tick) -> Result<CronBegun
             () => CronBegun::Again,
         });
     }
-    db.execute(LOST, params![name, token, clock.now]).map_err(sql)?;
-    if let Some(missed) = &start.missed {
+    let lost = db.execute(LOST, params![name, token, clock.now]).map_err(sql)?;
+    let mut recorded = CronRecorded { lost: u32::try_from(lost).unwrap_or(u32::MAX), ..CronRecorded::default() };
+    for missed in &start.missed {
         let (from, upto) = (unix_millis(missed.from)?, unix_millis(missed.upto)?);
-        db.execute(MISSED, params![name, from, upto, missed.count, token, machine, clock.now]).map_err(sql)?;
+        let values = params![name, from, upto, missed.count, token, machine, clock.now];
+        let state: String = db.query_row(MISSED, values, |row| row.get(0)).map_err(sql)?;
+        let ticks = if state == RunState::Skipped.as_str() { &mut recorded.skipped } else { &mut recorded.missed };
+        *ticks = ticks.saturating_add(missed.count);
     }
     db.execute(RUNNING, params![name, tick, token, machine, clock.now]).map_err(sql)?;
-    Ok(CronBegun::First { token })
+    Ok(CronBegun::First { token, recorded })
 }
 
 fn read_schedule(row: &Row<'_>) -> rusqlite::Result<CronSchedule> {

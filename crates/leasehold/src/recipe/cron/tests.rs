@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 
 use super::plan::{CronDecision, CronPolicy, LedgerView, decide};
-use super::{CatchUp, ClockEffect, Overlap, Schedule, next_tick, rfc3339};
+use super::{CatchUp, ClockEffect, CronRun, CronSchedule, Overlap, RunState, Schedule, next_tick, rfc3339};
 use crate::recipe::error::RecipeError;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -134,6 +134,45 @@ fn a_gap_under_each_policy() {
     assert_eq!(run(CatchUp::Last, Some(Duration::ZERO), &busy, Overlap::Wait), newest, "it has waited");
     let short = CronPolicy { least_run: 2 * HOUR, ..policy(CatchUp::Last, Overlap::Replace, None) };
     assert!(matches!(decide(&schedule, &short, &view, now), CronDecision::Sleep { .. }), "no time before the next");
+}
+
+/// Goal: a tick that nobody began is overdue once it is too late to begin it; a run that ended settles what came before.
+#[test]
+fn a_tick_that_nobody_begins_is_overdue() {
+    let hourly = CronSchedule {
+        name: "report".into(),
+        spec: "0 * * * * UTC".into(),
+        last_tick: at("2026-11-20T03:00:00Z"),
+        token: 1,
+    };
+    let run = |state, ended: Option<&str>| CronRun {
+        tick: hourly.last_tick,
+        upto: hourly.last_tick,
+        ticks: 1,
+        token: 1,
+        state,
+        machine: None,
+        started_at: hourly.last_tick,
+        ended_at: ended.map(at),
+        code: None,
+        tail: None,
+    };
+    let overdue = |last: Option<&CronRun>, now| hourly.overdue(last, at(now)).unwrap().map(|age| age.as_secs());
+    assert_eq!(overdue(None, "2026-11-20T03:59:59Z"), None, "it has not come");
+    assert_eq!(overdue(None, "2026-11-20T04:30:00Z"), None, "it may still be begun");
+    assert_eq!(overdue(None, "2026-11-20T04:30:01Z"), Some(1801));
+    let running = run(RunState::Running, None);
+    assert_eq!(overdue(Some(&running), "2026-11-20T04:30:01Z"), Some(1801), "its machine may be dead");
+    let long = run(RunState::Ok, Some("2026-11-20T05:10:00Z"));
+    assert_eq!(overdue(Some(&long), "2026-11-20T06:30:00Z"), None, "04:00 and 05:00 came while it ran");
+    assert_eq!(overdue(Some(&long), "2026-11-20T06:30:01Z"), Some(1801));
+    let short = run(RunState::Failed, Some("2026-11-20T03:00:05Z"));
+    assert_eq!(overdue(Some(&short), "2026-11-20T09:00:00Z"), Some(5 * 3600));
+    let daily = CronSchedule { spec: "0 3 * * * UTC".into(), ..hourly.clone() };
+    let late = |now| daily.overdue(None, at(now)).unwrap().is_some();
+    assert!(!late("2026-11-21T04:00:00Z") && late("2026-11-21T04:00:01Z"), "an hour at most");
+    let unknown = CronSchedule { spec: "gibberish".into(), ..hourly.clone() };
+    assert!(matches!(unknown.overdue(None, at("2026-11-20T09:00:00Z")), Err(RecipeError::Invalid(_))));
 }
 
 /// Goal: `all` runs the newest hundred and no more.

@@ -20,6 +20,7 @@ pub struct CronTurn {
     pub(super) lease: StrongestLease,
     /// None: leases only.
     pub(super) ledger: Option<Store>,
+    pub(super) skipped: Option<MissedTicks>,
     pub(super) missed: Option<MissedTicks>,
     pub(super) lost: Option<CronRun>,
 }
@@ -46,7 +47,13 @@ impl CronTurn {
         &self.lease
     }
 
-    /// The ticks before this one that nobody began, and that the ledger keeps as missed or skipped since this run.
+    /// The ticks before this one that came while a run was at work: the ledger keeps them as skipped since this run.
+    #[must_use]
+    pub const fn skipped(&self) -> Option<MissedTicks> {
+        self.skipped
+    }
+
+    /// The other ticks before this one that nobody began: the ledger keeps them as missed since this run.
     #[must_use]
     pub const fn missed(&self) -> Option<MissedTicks> {
         self.missed

@@ -111,7 +111,7 @@ impl<T> Delivery<T> {
         self.job.token
     }
 
-    /// Which try this is, from 1. By key only tries as the first of its key are counted; 0: never the first yet.
+    /// Which try this is, from 1. By key, a delivery whose worker died counts for the first job of its key only.
     pub const fn attempt(&self) -> u16 {
         self.job.attempt
     }

@@ -271,8 +271,7 @@ impl Queue {
         self.calls.dead(most).await
     }
 
-    /// Dead letters wait again, as new jobs at the end. Returns how many. A dead letter whose dedupe id is in use goes away:
-    /// its twin stands for it.
+    /// Dead letters wait again, as new jobs at the end. Returns how many. A dead letter whose dedupe id is in use stays.
     ///
     /// # Errors
     ///

@@ -133,13 +133,25 @@ pub(super) fn make(db: &Connection, name: &str, settings: &QueueSettings) -> Res
     Ok(changed > 0)
 }
 
+/// Whether a job is of the kind that the queue takes.
+fn check_fits(queue: &QueueRow, job: &NewJob) -> Result<(), RecipeError> {
+    let name = &queue.name;
+    let sentence = match (queue.keyed, &job.key, &job.dedupe) {
+        (true, None, _) => format!("queue {name} is by key: a job needs a key"),
+        (false, Some(_), _) => format!("queue {name} is not by key: a job takes no key"),
+        (true, _, Some(_)) => format!("queue {name} is by key: a job takes no dedupe id"),
+        _ if queue.levels.contains(&job.priority) => return Ok(()),
+        _ => {
+            let levels: Vec<String> = queue.levels.iter().map(ToString::to_string).collect();
+            format!("queue {name} has no level {}: its levels are {}", job.priority, levels.join(", "))
+        }
+    };
+    Err(RecipeError::Invalid(sentence))
+}
+
 pub(super) fn push(db: &Connection, tick: Tick, name: &str, job: &NewJob) -> Result<Pushed, RecipeError> {
     let queue = QueueRow::read(db, name)?;
-    let key_fits = queue.keyed == job.key.is_some() && !(queue.keyed && job.dedupe.is_some());
-    if !key_fits || !queue.levels.contains(&job.priority) {
-        let takes = if queue.keyed { "a key, no dedupe" } else { "no key" };
-        return Err(RecipeError::Invalid(format!("queue {name} takes {takes}, levels {:?}", queue.levels)));
-    }
+    check_fits(&queue, job)?;
     let ready_at = tick.now.saturating_add(to_millis(job.delay));
     let attempts = job.max_attempts.map_or(queue.max_attempts, i64::from);
     let values = (queue.queue_id, job.priority, ready_at, tick.now, attempts, &job.key, &job.dedupe, &job.body);

@@ -198,7 +198,9 @@ where
         let Assignment { number, jobs, end } = assignment;
         let count = jobs.len();
         let mut done_before = Vec::new();
-        for (at, job) in jobs.into_iter().enumerate() {
+        for (at, mut job) in jobs.into_iter().enumerate() {
+            // By key the claim counted a try of the first job only: the others may never be reached.
+            job.attempt = job.attempt.saturating_add(u16::from(at > 0));
             let job_id = job.job_id;
             let ended = self.run_job(job, done_before.clone(), end.clone()).await;
             match ended {

@@ -8,10 +8,10 @@ use super::{CronError, CronLook, CronNotice, CronRunner, MAX_BACKOFF, RESOURCE_P
 use crate::acquire::Acquire;
 use crate::clock::random_fraction;
 use crate::error::{Error, Refusal};
-use crate::recipe::counters::{count_cron_late, count_cron_missed, count_cron_run};
+use crate::recipe::counters::{count_cron_late, count_cron_runs};
 use crate::recipe::cron::plan::{CatchUp, CronDecision, CronPolicy, LedgerView, Overlap, decide, default_jitter};
 use crate::recipe::cron::turn::CronTurn;
-use crate::recipe::cron::{CronBegun, CronRun, CronStart, MissedTicks, RunState};
+use crate::recipe::cron::{CronBegun, CronRecorded, CronRun, CronStart, MissedTicks, RunState};
 use crate::recipe::error::RecipeError;
 use crate::recipe::store::Store;
 use crate::recipe::{LeaseKind as _, StrongestLease};
@@ -22,6 +22,32 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const REPLACED_WAIT: Duration = Duration::from_secs(2);
 /// How much longer than its tick may be late the lease of a tick lives: clocks of machines differ.
 const SLOT_MARGIN: Duration = Duration::from_secs(600);
+
+/// What became of the ticks and runs before one that was begun.
+#[derive(Default)]
+struct Before {
+    recorded: CronRecorded,
+    skipped: Option<MissedTicks>,
+    missed: Option<MissedTicks>,
+    lost: Option<CronRun>,
+}
+
+impl Before {
+    /// `ranges`: as they were sent. The ledger decided which were skipped: the earlier ones.
+    fn new(ranges: &[MissedTicks], recorded: CronRecorded, lost: Option<CronRun>) -> Self {
+        let mut before = Self { recorded, lost, ..Self::default() };
+        let mut left = recorded.skipped;
+        for range in ranges {
+            let place = if range.count <= left { &mut before.skipped } else { &mut before.missed };
+            left = left.saturating_sub(range.count);
+            *place = Some(match *place {
+                Some(first) => MissedTicks { upto: range.upto, count: first.count + range.count, ..first },
+                None => *range,
+            });
+        }
+        before
+    }
+}
 
 impl CronRunner {
     /// Looks at the ledger once, and begins what is due.
@@ -58,13 +84,26 @@ impl CronRunner {
         let runs = ledger.cron_runs(&self.name, 1).await.map_err(CronError::Ledger)?;
         let last = runs.into_iter().next();
         view.worked = last.as_ref().and_then(|run| self.time_at_work(run, now));
-        let (tick, missed, next) = match decide(&self.schedule, &self.policy, &view, now) {
-            CronDecision::Run { tick, missed, next } => (tick, missed, next),
+        let (tick, gap, next) = match decide(&self.schedule, &self.policy, &view, now) {
+            CronDecision::Run { tick, missed, next } => (tick, missed.is_some(), next),
             CronDecision::Sleep { until } => return Ok(CronLook::Taken { until: self.with_jitter(until) }),
         };
         let Some(lease) = self.acquire(self.schedule_claim(now, next), stop).await? else {
             return Ok(CronLook::Taken { until: self.after_held(next) });
         };
+        // A run that was at work when we read of it has ended, or nobody has its lease any more: when it ended decides what
+        // became of the ticks since.
+        let mut ended = last.as_ref().and_then(|run| run.ended_at);
+        if gap && last.is_some() && ended.is_none() {
+            ended = match ledger.cron_runs(&self.name, 1).await {
+                Ok(runs) => runs.first().and_then(|run| run.ended_at),
+                Err(error) => {
+                    release(lease).await;
+                    return Err(CronError::Ledger(error));
+                }
+            };
+        }
+        let missed = self.schedule.ranges_between(settled, tick, ended);
         let start = CronStart {
             name: self.name.clone(),
             tick,
@@ -98,9 +137,10 @@ impl CronRunner {
             }
         };
         let until = match begun {
-            CronBegun::First { token } => {
-                let lost = self.find_lost(ledger, last).await;
-                return Ok(CronLook::Turn(Box::new(self.begun(lease, tick, token, start.missed, lost))));
+            CronBegun::First { token, recorded } => {
+                let lost = if recorded.lost > 0 { self.find_lost(ledger, last).await } else { None };
+                let before = Before::new(&start.missed, recorded, lost);
+                return Ok(CronLook::Turn(Box::new(self.begun(lease, tick, token, before))));
             }
             CronBegun::Done => self.with_jitter(next),
             // Another machine began something since we read: read again.
@@ -128,11 +168,11 @@ impl CronRunner {
         }
     }
 
-    /// The run that our begin found without an end. It may have ended after we read of it, so it is read again.
+    /// The run that our begin found without an end, as it is in the ledger now.
     async fn find_lost(&self, ledger: &Store, last: Option<CronRun>) -> Option<CronRun> {
         let last = last.filter(|run| run.state == RunState::Running)?;
-        // Ours, a range of missed ticks, and the lost one.
-        match ledger.cron_runs(&self.name, 3).await {
+        // Ours, the ticks that were skipped, those that were missed, and the lost one.
+        match ledger.cron_runs(&self.name, 4).await {
             Ok(runs) => runs.into_iter().find(|run| run.tick == last.tick && run.state == RunState::Lost),
             Err(error) => {
                 self.notify(&CronNotice::Trouble(&CronError::Ledger(error)));
@@ -171,29 +211,27 @@ impl CronRunner {
         self.settled = Some(tick);
         Ok(match lease {
             None => CronLook::Taken { until: self.with_jitter(next) },
-            Some(lease) => CronLook::Turn(Box::new(self.begun(lease, tick, 0, None, None))),
+            Some(lease) => CronLook::Turn(Box::new(self.begun(lease, tick, 0, Before::default()))),
         })
     }
 
     /// A run that is ours, after everybody was told what came before it.
-    fn begun(
-        &self,
-        lease: StrongestLease,
-        tick: SystemTime,
-        token: i64,
-        missed: Option<MissedTicks>,
-        lost: Option<CronRun>,
-    ) -> CronTurn {
+    fn begun(&self, lease: StrongestLease, tick: SystemTime, token: i64, before: Before) -> CronTurn {
+        let Before { recorded, skipped, missed, lost } = before;
+        count_cron_runs(RunState::Lost, recorded.lost);
+        count_cron_runs(RunState::Skipped, recorded.skipped);
+        count_cron_runs(RunState::Missed, recorded.missed);
         if let Some(lost) = &lost {
-            count_cron_run(RunState::Lost);
             self.notify(&CronNotice::Lost(lost));
         }
+        if let Some(skipped) = skipped {
+            self.notify(&CronNotice::Skipped(skipped));
+        }
         if let Some(missed) = missed {
-            count_cron_missed(missed.count);
             self.notify(&CronNotice::Missed(missed));
         }
         count_cron_late((self.wall)().duration_since(tick).unwrap_or_default());
-        CronTurn { name: self.name.clone(), tick, token, lease, ledger: self.ledger.clone(), missed, lost }
+        CronTurn { name: self.name.clone(), tick, token, lease, ledger: self.ledger.clone(), skipped, missed, lost }
     }
 
     fn schedule_claim(&self, now: SystemTime, next: Option<SystemTime>) -> Acquire {

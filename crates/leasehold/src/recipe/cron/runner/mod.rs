@@ -30,7 +30,7 @@ use super::{CronRun, MissedTicks, RunState};
 use crate::client::Leasehold;
 use crate::clock::{random_fraction, wall_time};
 use crate::error::Error;
-use crate::recipe::counters::count_cron_run;
+use crate::recipe::counters::count_cron_runs;
 use crate::recipe::error::RecipeError;
 use crate::recipe::store::Store;
 
@@ -94,8 +94,10 @@ pub enum CronNotice<'a> {
     },
     /// A machine did not finish its run. It is not repeated.
     Lost(&'a CronRun),
-    /// Ticks that nobody ran are in the ledger.
+    /// Ticks that nobody began are in the ledger as missed.
     Missed(MissedTicks),
+    /// Ticks that came while a run was at work are in the ledger as skipped.
+    Skipped(MissedTicks),
     /// It is unknown whether a run was begun. It is not run: the ledger may report it as lost.
     Unknown {
         /// Which tick.
@@ -397,7 +399,7 @@ impl CronRunner {
             match turn.finish(code, tail).await.map_err(CronError::Ledger) {
                 Ok(finished) => {
                     if finished {
-                        count_cron_run(if code == 0 { RunState::Ok } else { RunState::Failed });
+                        count_cron_runs(if code == 0 { RunState::Ok } else { RunState::Failed }, 1);
                     }
                     return Ok(finished);
                 }

@@ -40,9 +40,16 @@ END $$;
 CREATE FUNCTION leasehold.once_end(how text, s text, k text, tok bigint, st int DEFAULT NULL, an bytea DEFAULT NULL,
  ttl interval DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
- IF how = 'finish' THEN
-  UPDATE leasehold.once x SET status = st, answer = an
-  WHERE x.scope = s AND x.key = k AND x.token = tok AND x.status IS NULL AND st IS NOT NULL;
+ IF (how IN ('finish', 'renew', 'abandon')) IS NOT TRUE THEN
+  RAISE EXCEPTION 'a try ends by finish or abandon, or goes on by renew, not by %', coalesce(how, 'null') USING ERRCODE = 'LH400';
+ ELSIF how = 'finish' AND st IS NULL THEN
+  RAISE EXCEPTION 'finish needs a status: without one there is no answer to keep' USING ERRCODE = 'LH400';
+ ELSIF how = 'renew' AND (ttl > '0') IS NOT TRUE THEN
+  RAISE EXCEPTION 'renew needs a ttl above zero, not %', coalesce(ttl::text, 'null') USING ERRCODE = 'LH400';
+ END IF;
+ IF how = 'finish' THEN -- no answer is an empty one: a replay has bytes
+  UPDATE leasehold.once x SET status = st, answer = coalesce(an, '')
+  WHERE x.scope = s AND x.key = k AND x.token = tok AND x.status IS NULL;
  ELSE
   UPDATE leasehold.once x SET until = CASE how WHEN 'renew' THEN clock_timestamp() + ttl ELSE '-infinity' END
   WHERE x.scope = s AND x.key = k AND x.token = tok AND x.status IS NULL AND x.until > clock_timestamp();

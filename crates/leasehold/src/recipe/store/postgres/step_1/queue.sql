@@ -1,4 +1,5 @@
--- Jobs, dead letters, lanes of queues by key, and sleeping workers.
+-- Jobs, dead letters, lanes of queues by key, and sleeping workers. The limits are those of the library (queue/limits.rs): callers
+-- by SQL meet them here, as LH400.
 CREATE TABLE leasehold.queue (
  queue_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text COLLATE "C" NOT NULL UNIQUE,
  keyed boolean NOT NULL DEFAULT false, in_order boolean NOT NULL DEFAULT true,
@@ -34,9 +35,25 @@ CREATE FUNCTION leasehold.queue_push(q text, body jsonb, delay interval DEFAULT 
 #variable_conflict use_column
 DECLARE s leasehold.queue := leasehold.queue_of(q); ch text; k ALIAS FOR $5; d ALIAS FOR $6; waits boolean := true;
 BEGIN
- IF s.keyed <> (k IS NOT NULL) OR NOT $4 = ANY (s.levels) OR (s.keyed AND d IS NOT NULL) THEN
-  RAISE EXCEPTION 'queue % takes %, levels %', q, CASE WHEN s.keyed THEN 'a key, no dedupe' ELSE 'no key' END, s.levels
+ IF s.keyed AND k IS NULL THEN
+  RAISE EXCEPTION 'queue % is by key: a job needs a key', q USING ERRCODE = 'LH400';
+ ELSIF NOT s.keyed AND k IS NOT NULL THEN
+  RAISE EXCEPTION 'queue % is not by key: a job takes no key', q USING ERRCODE = 'LH400';
+ ELSIF s.keyed AND d IS NOT NULL THEN
+  RAISE EXCEPTION 'queue % is by key: a job takes no dedupe id', q USING ERRCODE = 'LH400';
+ ELSIF ($4 = ANY (s.levels)) IS NOT TRUE THEN
+  RAISE EXCEPTION 'queue % has no level %: its levels are %', q, coalesce($4::text, 'null'), array_to_string(s.levels, ', ')
    USING ERRCODE = 'LH400';
+ ELSIF octet_length(k) NOT BETWEEN 1 AND 512 THEN
+  RAISE EXCEPTION 'a key has 1 to 512 bytes, and this has %', octet_length(k) USING ERRCODE = 'LH400';
+ ELSIF octet_length(d) NOT BETWEEN 1 AND 512 THEN
+  RAISE EXCEPTION 'a dedupe id has 1 to 512 bytes, and this has %', octet_length(d) USING ERRCODE = 'LH400';
+ ELSIF ($3 BETWEEN '0' AND '366 days') IS NOT TRUE THEN
+  RAISE EXCEPTION 'a job is delayed by 0 to 366 days, not by %', coalesce($3::text, 'null') USING ERRCODE = 'LH400';
+ ELSIF $7 NOT BETWEEN 1 AND 1000 THEN
+  RAISE EXCEPTION 'a job is tried 1 to 1000 times, not %', $7 USING ERRCODE = 'LH400';
+ ELSIF $2 IS NULL THEN
+  RAISE EXCEPTION 'a job has a body: of nothing it is the JSON null, and this is the NULL of SQL' USING ERRCODE = 'LH400';
  END IF;
  -- as it will be read: 1e308 is stored with all its digits
  IF octet_length($2::text) > 2097152 THEN
@@ -58,7 +75,9 @@ BEGIN
   WHERE j.queue_id = s.queue_id AND j.dedupe = d AND (j.token = 0 OR j.again) FOR SHARE;
   EXIT WHEN FOUND; -- else it was taken or ended meanwhile: once more
  END LOOP;
- IF waits AND delay <= '0' THEN -- the doorbell: one sleeper, if there is any; who passed over a locked job may sleep
+ -- the doorbell: one sleeper, if there is any. Who passed over a locked job may sleep. A new job that is delayed rings too: the
+ -- sleeper does not know of it, and sleeps anew until it is ready
+ IF waits AND (fresh OR delay <= '0') THEN
   SELECT w.channel INTO ch FROM leasehold.sleeper w
   WHERE w.queue_id = s.queue_id AND w.until > clock_timestamp() ORDER BY random() LIMIT 1;
   IF FOUND THEN PERFORM pg_notify(ch, q); END IF;
@@ -101,6 +120,10 @@ BEGIN
   FROM leasehold.queue_ack(done, done_token) d(id);
  END IF;
  s := leasehold.queue_of(q);
+ IF (n <= 1000) IS NOT TRUE THEN RAISE EXCEPTION 'one turn takes 1000 jobs at most' USING ERRCODE = 'LH400'; END IF;
+ IF $5 NOT BETWEEN '1 ms' AND '12 h' THEN
+  RAISE EXCEPTION 'a delivery lasts 1 ms to 12 h, not %', $5 USING ERRCODE = 'LH400';
+ END IF;
  IF n <= 0 OR s.paused THEN RETURN; END IF;
  t := clock_timestamp();
  FOREACH p IN ARRAY coalesce($8, s.levels) LOOP
@@ -122,6 +145,9 @@ END $$;
 CREATE FUNCTION leasehold.queue_extend(ids bigint[], tok bigint, visible interval) RETURNS SETOF bigint
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
+ IF (visible BETWEEN '1 ms' AND '12 h') IS NOT TRUE THEN
+  RAISE EXCEPTION 'a delivery lasts 1 ms to 12 h, not %', coalesce(visible::text, 'null') USING ERRCODE = 'LH400';
+ END IF;
  RETURN QUERY UPDATE leasehold.job j SET until = clock_timestamp() + visible
   WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND j.until > clock_timestamp() RETURNING j.job_id;
 END $$;
@@ -208,6 +234,12 @@ DECLARE
  s leasehold.queue := leasehold.queue_of(q); t timestamptz; w ALIAS FOR $5; cur text := after; head leasehold.job;
  tok bigint; ids bigint[]; steps int := 0; taken int := 0; wrapped boolean := false; lane_until timestamptz;
 BEGIN
+ IF (keys <= 1000 AND per_key BETWEEN 1 AND 1000) IS NOT TRUE THEN
+  RAISE EXCEPTION 'one claim takes 1000 keys at most, and 1 to 1000 jobs of each' USING ERRCODE = 'LH400';
+ END IF;
+ IF $4 NOT BETWEEN '1 ms' AND '12 h' THEN
+  RAISE EXCEPTION 'a claim on a key lasts 1 ms to 12 h, not %', $4 USING ERRCODE = 'LH400';
+ END IF;
  WHILE taken < keys AND steps < 200 AND NOT s.paused LOOP
   steps := steps + 1; t := clock_timestamp();
   SELECT * INTO head FROM leasehold.job j
@@ -287,6 +319,9 @@ BEGIN
 END $$;
 CREATE FUNCTION leasehold.lane_extend(q text, k text, tok bigint, visible interval) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
+ IF (visible BETWEEN '1 ms' AND '12 h') IS NOT TRUE THEN
+  RAISE EXCEPTION 'a claim on a key lasts 1 ms to 12 h, not %', coalesce(visible::text, 'null') USING ERRCODE = 'LH400';
+ END IF;
  UPDATE leasehold.lane l SET until = clock_timestamp() + visible WHERE l.queue_id = (leasehold.queue_of(q)).queue_id
   AND l.key = k AND l.token = tok AND tok > 0 AND l.until > clock_timestamp();
  RETURN FOUND;
