@@ -1,7 +1,8 @@
 //! The processes that mind leases, and who looks after those of a process that is gone.
 //!
 //! Each has an ephemeral node. The one with the lowest name is the janitor: at its start and when a process disappears, it
-//! walks through all resources and minds what nobody minds. Now and then everybody does.
+//! walks through all resources and minds what nobody minds. Now and then everybody does. What is left of a lease that misses
+//! a node is removed: nobody can renew it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,9 +13,10 @@ use zookeeper_client::{self as zk, Acls, Client, CreateMode, MultiReadResult, On
 use crate::clock::Time;
 use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, PublicId};
 
-use super::node_name::{QueueNode, contenders};
+use super::node_name::{NodeKey, QueueNode, contenders, position};
+use super::node_set::delete_rest;
 use super::record::{NodeRecord, NodeState, RequestRecord};
-use super::shared::{FoundNode, ZookeeperShared, or_empty};
+use super::shared::{FoundNode, LeasePaths, ZookeeperShared, or_empty};
 
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Nodes that one request reads.
@@ -156,18 +158,29 @@ async fn walk_nodes(
         let MultiReadResult::Data { data, stat } = result else { continue };
         let Some(record) = NodeRecord::parse(&data) else { continue };
         let minded = servers.contains(&record.server) && record.server != shared.server;
-        // Nodes that end with a session, and those of further resources of a claim, need no minding.
-        if minded || stat.ephemeral_owner != 0 || record.first.is_some() || record.state == NodeState::Waiting {
+        // Nodes that end with a session need no minding.
+        if minded || stat.ephemeral_owner != 0 || record.state == NodeState::Waiting {
             continue;
         }
         let Some(public) = PublicId::from_hex(&record.id) else { continue };
         if shared.table.get(&public).is_some() || is_fresh(shared, &record, stat.mtime) {
             continue;
         }
+        if let Some(first) = &record.first {
+            // Those of further resources of a claim are minded with its first node, if there is one.
+            if is_gone(shared, client, first, public, name).await? {
+                delete_rest(client, &[format!("{directory}/{}", node.name)]).await?;
+            }
+            continue;
+        }
         let Some(token) = record.token(stat.mzxid, shared.options.token_base) else { continue };
         let path = format!("{directory}/{}", node.name);
         let found = FoundNode { node: node.clone(), path, record, stat };
-        let paths = shared.find_paths(client, &found, name).await?;
+        let LeasePaths { paths, is_whole } = shared.find_paths(client, &found, name).await?;
+        if !is_whole {
+            delete_rest(client, &paths).await?;
+            continue;
+        }
         let letter = ModeLetter::from_mode(node.mode);
         let secret = leasehold_core::Secret::new([0; 16]);
         let several = !found.record.names.is_empty();
@@ -175,6 +188,25 @@ async fn walk_nodes(
         shared.mind(found, &lease, paths);
     }
     Ok(())
+}
+
+/// Whether the first node of a lease is gone, of which a node for the resource `of` was read just now.
+///
+/// A lease's nodes are made, renamed and deleted together, and a session reads nothing older than what it has read: a list
+/// that lacks the first node means that the lease is over, and not that it is just being made.
+async fn is_gone(
+    shared: &ZookeeperShared,
+    client: &Client,
+    first: &str,
+    public: PublicId,
+    of: &str,
+) -> Result<bool, zk::Error> {
+    // The twin in the other layout, which is in a queue of its own only without the first node.
+    if first == of {
+        return Ok(true);
+    }
+    let children = or_empty(client.list_children(&shared.paths.directory(first)).await)?;
+    Ok(position(&contenders(&children), &NodeKey::new(public)).is_none())
 }
 
 /// A node of this very process that was made a moment ago: its acquire is under way.

@@ -112,8 +112,8 @@ struct TimedLeases {
     /// With the time of its timer.
     by_id: HashMap<PublicId, (Arc<MindedLease>, Time)>,
     timers: BTreeSet<(Time, PublicId)>,
-    /// Nodes of requests whose leases are over: when they are forgotten.
-    requests: BTreeSet<(Time, String)>,
+    /// Nodes of requests whose leases are over: when they are forgotten, and the lease that each was of.
+    requests: BTreeSet<(Time, String, PublicId)>,
 }
 
 impl LeaseTable {
@@ -149,9 +149,9 @@ impl LeaseTable {
         }
     }
 
-    /// Forgets the node of a request then.
-    pub fn forget_request_at(&self, path: String, at: Time) {
-        self.lock().requests.insert((at, path));
+    /// Forgets the node of a request then, if it is still of this lease.
+    pub fn forget_request_at(&self, path: String, lease: PublicId, at: Time) {
+        self.lock().requests.insert((at, path, lease));
         self.sooner.notify_one();
     }
 
@@ -172,12 +172,12 @@ impl LeaseTable {
     pub fn next(&self) -> Option<Time> {
         let inner = self.lock();
         let lease = inner.timers.first().map(|(at, _)| *at);
-        let request = inner.requests.first().map(|(at, _)| *at);
+        let request = inner.requests.first().map(|(at, ..)| *at);
         lease.into_iter().chain(request).min()
     }
 
     /// Those whose time has come.
-    pub fn due(&self, now: Time) -> (Vec<Arc<MindedLease>>, Vec<String>) {
+    pub fn due(&self, now: Time) -> (Vec<Arc<MindedLease>>, Vec<(String, PublicId)>) {
         let mut inner = self.lock();
         let mut due = Vec::new();
         while let Some((at, id)) = inner.timers.first().copied().filter(|(at, _)| *at <= now) {
@@ -185,8 +185,8 @@ impl LeaseTable {
             due.extend(inner.by_id.get(&id).map(|(lease, _)| lease.clone()));
         }
         let mut requests = Vec::new();
-        while inner.requests.first().is_some_and(|(at, _)| *at <= now) {
-            requests.extend(inner.requests.pop_first().map(|(_, path)| path));
+        while inner.requests.first().is_some_and(|(at, ..)| *at <= now) {
+            requests.extend(inner.requests.pop_first().map(|(_, path, lease)| (path, lease)));
         }
         (due, requests)
     }

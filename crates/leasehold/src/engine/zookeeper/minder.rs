@@ -5,20 +5,23 @@
 //! 1. Nothing is ended before its time, by this machine's clock, from what this process saw itself: exactly where the
 //!    record is of this boot, and otherwise a whole ttl after its own look.
 //! 2. A node is ended at the version that was looked at. Whoever renewed it meanwhile keeps it.
+//! 3. The node of a request is forgotten only while it is of the lease that ended: its id may be in use again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use zookeeper_client::Client;
+use zookeeper_client::{self as zk, Client};
 
 use crate::clock::Time;
+use crate::engine::Token;
 use crate::engine::consensus::ended::HowEnded;
+use crate::engine::consensus::lease_id::PublicId;
 
 use super::lease_table::{LeaseNodes, MindedLease};
 use super::node_set::{NodeChange, delete_nodes, write_nodes};
 use super::owner::read_node;
-use super::record::{NodeRecord, NodeState, boot_text};
+use super::record::{NodeRecord, NodeState, RequestRecord, boot_text};
 use super::shared::ZookeeperShared;
 
 /// Ends under way at once: many leases may end in one moment.
@@ -43,13 +46,13 @@ pub(super) async fn run_minder(shared: Arc<ZookeeperShared>) {
                 drop(place);
             });
         }
-        for path in requests {
+        for (path, lease) in requests {
             let shared = shared.clone();
             let runtime = shared.runtime.clone();
             runtime.spawn(async move {
                 if let Some(client) = shared.pool.connected(0) {
                     // One that stays is removed by whoever looks after those of processes that are gone.
-                    let _ = client.delete(&path, None).await;
+                    let _ = forget_request(&client, &path, lease).await;
                 }
             });
         }
@@ -60,6 +63,17 @@ pub(super) async fn run_minder(shared: Arc<ZookeeperShared>) {
             () = shared.options.clock.sleep_until(next) => {}
         }
     }
+}
+
+/// Deletes the node of a request, unless another acquire has made it anew: each process that saw the lease end comes here,
+/// and the first of them deletes it.
+async fn forget_request(client: &Client, path: &str, lease: PublicId) -> Result<(), zk::Error> {
+    let Some((data, stat)) = read_node(client, path).await? else { return Ok(()) };
+    let of = RequestRecord::parse(&data).and_then(|record| record.lease(Token::MIN));
+    if of.is_some_and(|of| ZookeeperShared::public_id(&of) == lease) {
+        client.delete(path, Some(stat.version)).await?;
+    }
+    Ok(())
 }
 
 async fn end_if_due(shared: &ZookeeperShared, lease: &Arc<MindedLease>) {
@@ -92,9 +106,18 @@ async fn end_if_due(shared: &ZookeeperShared, lease: &Arc<MindedLease>) {
         delete_nodes(&client, &nodes.paths, Some(nodes.version)).await
     };
     match ended {
+        Ok(NodeChange::Gone) if closes => end_rest(shared, &client, lease, &mut nodes).await,
         Ok(NodeChange::Done(_) | NodeChange::Gone) => shared.note_end(lease, &mut nodes, HowEnded::Stale),
         Ok(NodeChange::Changed) => look_again(shared, &client, lease, &mut nodes).await,
         Err(_) => shared.table.look_at(lease.public, shared.now().plus(RETRY_AFTER)),
+    }
+}
+
+/// A node is missing: nothing is left to close.
+async fn end_rest(shared: &ZookeeperShared, client: &Client, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) {
+    shared.end_broken(client, lease, nodes).await;
+    if !nodes.over {
+        shared.table.look_at(lease.public, shared.now().plus(RETRY_AFTER));
     }
 }
 
@@ -110,11 +133,9 @@ fn closed_record(shared: &ZookeeperShared, record: &NodeRecord) -> NodeRecord {
 async fn look_again(shared: &ZookeeperShared, client: &Client, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) {
     let Some(path) = nodes.paths.first() else { return };
     match read_node(client, path).await {
-        Ok(node) => shared.note_read(lease, nodes, node),
+        Ok(Some((data, stat))) => shared.note_read(lease, nodes, &data, stat),
+        Ok(None) => return end_rest(shared, client, lease, nodes).await,
         Err(_) => return shared.table.look_at(lease.public, shared.now().plus(RETRY_AFTER)),
-    }
-    if nodes.over {
-        return;
     }
     let mine = nodes.record.server == shared.server;
     if mine || !shared.is_alive(client, &nodes.record.server).await {

@@ -16,7 +16,8 @@ pub(super) enum NodeChange {
 /// A node and what it is to hold.
 pub(super) type NodeData = (String, Vec<u8>);
 
-/// Deletes the nodes, the first one only at this version. What is gone already is left out.
+/// Deletes the nodes, the first one only at this version. What is gone already is left out, and the answer is that a node
+/// was gone.
 pub(super) async fn delete_nodes(
     client: &Client,
     paths: &[String],
@@ -30,7 +31,7 @@ pub(super) async fn delete_nodes(
             Err(error) => Err(error),
         };
     }
-    let (mut left, mut first_gone): (Vec<(usize, &String)>, bool) = (paths.iter().enumerate().collect(), false);
+    let mut left: Vec<(usize, &String)> = paths.iter().enumerate().collect();
     while !left.is_empty() {
         let mut writer = client.new_multi_writer();
         for (at, path) in &left {
@@ -39,8 +40,7 @@ pub(super) async fn delete_nodes(
         match writer.commit().await {
             Ok(_) => break,
             Err(MultiWriteError::OperationFailed { index, source: zk::Error::NoNode }) => {
-                let (at, _) = left.remove(index);
-                first_gone |= at == 0;
+                left.remove(index);
             }
             Err(MultiWriteError::OperationFailed { source: zk::Error::BadVersion, .. }) => {
                 return Ok(NodeChange::Changed);
@@ -48,7 +48,23 @@ pub(super) async fn delete_nodes(
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(if first_gone { NodeChange::Gone } else { NodeChange::Done(None) })
+    Ok(if left.len() < paths.len() { NodeChange::Gone } else { NodeChange::Done(None) })
+}
+
+/// Deletes what is left of a lease that is over because one of its nodes was removed.
+///
+/// Each alone, at any version: nobody can renew a lease that is not whole, and no other lease has these names.
+pub(super) async fn delete_rest(client: &Client, paths: &[String]) -> Result<(), zk::Error> {
+    // All are sent before the first is waited for.
+    let deletes: Vec<_> = paths.iter().map(|path| client.delete(path, None)).collect();
+    let mut result = Ok(());
+    for delete in deletes {
+        match delete.await {
+            Ok(()) | Err(zk::Error::NoNode) => {}
+            Err(error) => result = Err(error),
+        }
+    }
+    result
 }
 
 /// Writes the nodes if all of them have this version.

@@ -69,7 +69,7 @@ impl ZookeeperShared {
                     return self.note_write(&client, &lease, &mut nodes, record, sent, elapsed).await;
                 }
                 Ok(NodeChange::Gone) => {
-                    self.note_end(&lease, &mut nodes, HowEnded::Stale);
+                    self.end_broken(&client, &lease, &mut nodes).await;
                     return Err(Refusal::Stale.into());
                 }
                 Ok(NodeChange::Changed) => {
@@ -194,17 +194,20 @@ impl ZookeeperShared {
     async fn read_again(&self, attempt: &str, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) -> Result<(), Error> {
         let Some(path) = nodes.paths.first() else { return Ok(()) };
         let read = |client: Client| async move { read_node(&client, path).await };
-        let node = self.read(attempt, &lease.first, read).await?;
-        self.note_read(lease, nodes, node);
+        let Some((data, stat)) = self.read(attempt, &lease.first, read).await? else {
+            let client = self.client(attempt, &lease.first).await?;
+            self.end_broken(&client, lease, nodes).await;
+            return Err(Refusal::Stale.into());
+        };
+        self.note_read(lease, nodes, &data, stat);
         Ok(())
     }
 
-    /// The node of a lease was read.
-    pub fn note_read(&self, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes, node: Option<(Vec<u8>, Stat)>) {
-        let Some((data, stat)) = node else { return self.note_end(lease, nodes, HowEnded::Stale) };
+    /// The first node of a lease was read.
+    pub fn note_read(&self, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes, data: &[u8], stat: Stat) {
         nodes.version = stat.version;
         // Data that is not ours (Curator asks a holder to leave by it) leaves the lease as it is.
-        if let Some(record) = NodeRecord::parse(&data).filter(|record| record.id == nodes.record.id) {
+        if let Some(record) = NodeRecord::parse(data).filter(|record| record.id == nodes.record.id) {
             nodes.end = record.latest_end(&*self.options.clock, self.now());
             nodes.span = record.span();
             nodes.cap = record.known_cap(&*self.options.clock).or(nodes.cap);

@@ -348,8 +348,11 @@ impl PlaceWriter<'_> {
         let lists: Vec<_> = directories.iter().map(|directory| client.get_children(directory)).collect();
         match stat.await {
             Ok(Some(stat)) => (place.zxid, place.version) = (stat.mzxid, stat.version),
-            // Found gone: it was there a moment ago.
-            Ok(None) => return PlaceResult::Gone,
+            // It was there a moment ago. The others would be in the way for ever.
+            Ok(None) => {
+                let removed = self.remove(&place).await;
+                return removed.map_or(PlaceResult::Unknown, |_| PlaceResult::Gone);
+            }
             Err(_) => return PlaceResult::Unknown,
         }
         let mut queues = Vec::with_capacity(lists.len());
@@ -404,7 +407,13 @@ impl PlaceWriter<'_> {
         if nodes.is_empty() {
             return Ok(None);
         }
+        let is_whole = nodes.len() == self.wants().len() * forms(self.shared.options.layout).len();
         let place = QueuePlace { client: client.clone(), nodes, step, version: 0, zxid: 0, sent, is_unchanged: false };
+        if !is_whole {
+            // Somebody removed a node: with the others alone it must not become a lease.
+            self.remove(&place).await?;
+            return Ok(Some(PlaceResult::Gone));
+        }
         Ok(Some(self.read_place(place).await))
     }
 

@@ -17,8 +17,9 @@ use crate::error::{Error, Refusal};
 
 use super::failure::{indeterminate, no_effect, unavailable};
 use super::node_name::{NodeStep, contenders, has_turn, position};
+use super::node_set::delete_rest;
 use super::record::{NodeState, RequestRecord, token_number};
-use super::shared::{FoundNode, ZookeeperShared};
+use super::shared::{FoundNode, LeasePaths, ZookeeperShared};
 
 /// How long a request id is remembered after its lease has ended.
 pub(super) const KEEP_REQUESTS: Duration = Duration::from_secs(60);
@@ -199,15 +200,28 @@ impl ZookeeperShared {
         if waits {
             return Err(unavailable(attempt, "its first try still waits at another server: ask that one".into()));
         }
-        let grant = self.repeat_grant(&lease, found.as_ref());
-        if let Some(found) = found.filter(|found| found.record.server == self.server)
-            && self.table.get(&Self::public_id(&lease)).is_none()
-            && let Ok(paths) = self.find_paths(client, &found, &lease.first).await
-        {
-            // Granted by this process, whose reply was lost: nobody minds it yet.
-            self.mind(found, &lease, paths);
+        Ok(Some(Ok(self.repeat_found(client, &lease, found).await.map_err(failed)?)))
+    }
+
+    /// The grant again, of a lease that was found or has ended.
+    async fn repeat_found(
+        &self,
+        client: &Client,
+        lease: &NamedLease,
+        found: Option<FoundNode>,
+    ) -> Result<Grant, zk::Error> {
+        let Some(found) = found else { return Ok(self.repeat_grant(lease, None)) };
+        let LeasePaths { paths, is_whole } = self.find_paths(client, &found, &lease.first).await?;
+        if !is_whole {
+            delete_rest(client, &paths).await?;
+            return Ok(self.repeat_grant(lease, None));
         }
-        Ok(Some(Ok(grant)))
+        let grant = self.repeat_grant(lease, Some(&found));
+        if found.record.server == self.server && self.table.get(&Self::public_id(lease)).is_none() {
+            // Granted by this process, whose reply was lost: nobody minds it yet.
+            self.mind(found, lease, paths);
+        }
+        Ok(grant)
     }
 
     async fn is_granted(

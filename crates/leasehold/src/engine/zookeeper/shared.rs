@@ -21,6 +21,7 @@ use super::directories::KnownDirectories;
 use super::failure::{CLOSED, is_lost, no_effect, unavailable};
 use super::lease_table::{LeaseNodes, LeaseTable, MindedLease};
 use super::node_name::{NodeKey, NodeStep, QueueNode, contenders, parse_child, position};
+use super::node_set::delete_rest;
 use super::numbering::UsedUpDirectories;
 use super::options::{ZookeeperEngineOptions, ZookeeperLayout, ZookeeperLease};
 use super::paths::NodePaths;
@@ -72,6 +73,14 @@ pub(super) struct FoundNode {
     pub path: String,
     pub record: NodeRecord,
     pub stat: Stat,
+}
+
+/// Where the nodes of a lease are.
+pub(super) struct LeasePaths {
+    /// Those of the first resource first.
+    pub paths: Vec<String>,
+    /// Every resource has its nodes. Otherwise somebody removed one, and the lease is over.
+    pub is_whole: bool,
 }
 
 /// A list of children as `zk::Error::NoNode` would have it: nothing is there.
@@ -263,25 +272,29 @@ impl ZookeeperShared {
         Ok(None)
     }
 
-    /// The paths of all nodes of a lease, those of the first resource first.
-    pub async fn find_paths(&self, client: &Client, found: &FoundNode, first: &str) -> Result<Vec<String>, zk::Error> {
+    /// The nodes of a lease. They are made, changed and deleted together, so one that is missing stays missing.
+    pub async fn find_paths(&self, client: &Client, found: &FoundNode, first: &str) -> Result<LeasePaths, zk::Error> {
         let public = PublicId::from_hex(&found.record.id).unwrap_or(PublicId([0; 16]));
         let key = NodeKey::new(public);
         let names = if found.record.names.is_empty() { vec![first.to_owned()] } else { found.record.names.clone() };
         let directories: Vec<String> = names.iter().map(|name| self.paths.directory(name)).collect();
         let lists: Vec<_> = directories.iter().map(|directory| client.list_children(directory)).collect();
         let mut paths = vec![found.path.clone()];
+        let mut counts = Vec::with_capacity(directories.len());
         for (directory, list) in directories.iter().zip(lists) {
             let mut mine: Vec<String> = or_empty(list.await)?
                 .into_iter()
                 .filter(|child| parse_child(child).is_some_and(|node| node.key.as_ref() == Some(&key)))
                 .map(|child| format!("{directory}/{child}"))
-                .filter(|path| *path != found.path)
                 .collect();
+            counts.push(mine.len());
+            mine.retain(|path| *path != found.path);
             mine.sort();
             paths.extend(mine);
         }
-        Ok(paths)
+        // Only the first node of a lease names no other. Each resource has as many as there are layouts.
+        let is_whole = found.record.first.is_none() && counts.iter().all(|count| *count > 0 && *count == counts[0]);
+        Ok(LeasePaths { paths, is_whole })
     }
 
     /// The lease of an id: one that is minded here, or one that is read from the store.
@@ -300,7 +313,15 @@ impl ZookeeperShared {
             let paths = self.find_paths(&client, &found, &lease.first).await?;
             Ok(Some((found, paths)))
         };
-        let (found, paths) = self.read(attempt, &lease.first, held).await?.ok_or(Refusal::NotHeld)?;
+        let (found, LeasePaths { paths, is_whole }) =
+            self.read(attempt, &lease.first, held).await?.ok_or(Refusal::NotHeld)?;
+        if !is_whole {
+            let client = self.client(attempt, &lease.first).await?;
+            // What cannot be removed now is ended by whoever minds it, or by the walk of a janitor.
+            let _ = delete_rest(&client, &paths).await;
+            self.ended.insert(public, HowEnded::Stale);
+            return Err(Refusal::Stale.into());
+        }
         Ok(self.to_lease(found, lease.first.clone(), lease.letter, lease.token, paths))
     }
 
@@ -344,7 +365,17 @@ impl ZookeeperShared {
         self.ended.insert(lease.public, how);
         self.forget_held(&lease.first);
         if let Some(digest) = &nodes.record.request {
-            self.table.forget_request_at(self.paths.request(digest), self.now().plus(super::requests::KEEP_REQUESTS));
+            let at = self.now().plus(super::requests::KEEP_REQUESTS);
+            self.table.forget_request_at(self.paths.request(digest), lease.public, at);
+        }
+    }
+
+    /// Ends a lease that misses a node: whoever removed that has revoked it. The others are removed.
+    ///
+    /// If that fails, the lease stays minded: its other nodes go when its time is over.
+    pub async fn end_broken(&self, client: &Client, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) {
+        if nodes.paths.len() == 1 || delete_rest(client, &nodes.paths).await.is_ok() {
+            self.note_end(lease, nodes, HowEnded::Stale);
         }
     }
 

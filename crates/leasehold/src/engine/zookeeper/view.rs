@@ -11,7 +11,7 @@ use crate::error::{Error, Refusal};
 
 use super::failure::failed_write;
 use super::node_name::{NodeForm, NodeStep, QueueNode, contenders, has_turn};
-use super::node_set::{NodeChange, delete_nodes};
+use super::node_set::{NodeChange, delete_nodes, delete_rest};
 use super::record::{NodeRecord, NodeState};
 use super::shared::{FoundNode, ZookeeperShared};
 
@@ -279,18 +279,22 @@ impl ZookeeperShared {
         let first = record.first.clone().unwrap_or_else(|| name.to_owned());
         let paths = if record.first.is_some() {
             match self.find_first(client, &first, public).await? {
-                Some(found) => self.find_paths(client, &found, &first).await?,
+                Some(found) => self.find_paths(client, &found, &first).await?.paths,
                 None => vec![path],
             }
         } else {
             let found = FoundNode { node: seen.node, path, record, stat: seen.stat };
-            self.find_paths(client, &found, &first).await?
+            self.find_paths(client, &found, &first).await?.paths
         };
         let done = matches!(delete_nodes(client, &paths, None).await?, NodeChange::Done(_));
         if done {
             self.ended.insert(public, HowEnded::Stale);
             if let Some(lease) = minded {
                 let mut nodes = lease.nodes.lock().await;
+                if nodes.paths.len() > paths.len() {
+                    // Its first node was missing, and only this process knew where the others are.
+                    delete_rest(client, &nodes.paths).await?;
+                }
                 self.note_end(&lease, &mut nodes, HowEnded::Stale);
             }
         }
