@@ -195,17 +195,15 @@ async fn a_waiting_claim_that_loses_a_node_leaves_nothing() {
             let engine = engine.clone();
             async move { engine.acquire(asked).await }
         });
-        let mut waits_at = String::new();
-        until("it waits", Duration::from_secs(5), async || {
-            engine.inspect(names[held]).await.unwrap().is_some_and(|seen| seen.queue_len == 1)
-        })
-        .await;
-        for child in client.list_children(&format!("/locks/{}", names[deleted])).await.unwrap() {
-            // The claim's node has the higher number.
-            waits_at = waits_at.max(child.rsplit('-').next().unwrap().to_owned() + "/" + &child);
-        }
-        let node = waits_at.split_once('/').unwrap().1;
-        client.delete(&format!("/locks/{}/{node}", names[deleted]), None).await.unwrap();
+        let directory = format!("/locks/{}", names[deleted]);
+        // Its nodes change their names when it begins to wait: the last digit of the id says so.
+        let waiting_node = async || {
+            let children = client.list_children(&directory).await.unwrap_or_default();
+            children.into_iter().find(|child| child.contains("1-lock-"))
+        };
+        until("it waits", Duration::from_secs(5), async || waiting_node().await.is_some()).await;
+        let node = waiting_node().await.expect("it waits");
+        client.delete(&format!("{directory}/{node}"), None).await.unwrap();
         let taken: Option<Grant> = if deleted == held {
             None
         } else {
