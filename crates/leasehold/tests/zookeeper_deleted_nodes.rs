@@ -219,6 +219,24 @@ async fn a_waiting_claim_that_loses_a_node_leaves_nothing() {
     }
 }
 
+/// Goal: a repeat of a request whose lease misses a node is answered as one whose lease has ended.
+/// Method: another process takes the resource whose node was deleted, and is asked by the same request id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_does_not_revive_a_lease_that_misses_a_node() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let (client, owner) = (raw(&ensemble).await, open(&ensemble.url("locks")).await);
+    let other = open(&ensemble.url("locks")).await;
+    let asked = Claim { request: Some("an order".into()), ..claim(&["a1", "a2"], LONG) };
+    let grant = owner.acquire(asked.clone()).await.expect("free");
+    assert_eq!(delete_nodes_of(&client, "/locks/a2").await, 1);
+    let taken = other.acquire(claim(&["a2"], LONG)).await.expect("its node is gone");
+    let repeated = other.acquire(asked).await.expect("it was granted once");
+    assert_eq!((&repeated.lease_id, repeated.remaining), (&grant.lease_id, Duration::ZERO));
+    assert!(is_free(&other, &["a1"]).await, "the rest is removed");
+    assert!(is_stale(&owner.renew(&grant.lease_id, None).await));
+    assert!(other.release(&taken.lease_id).await.expect("its own"));
+}
+
 /// Goal: of two processes that saw a lease end, the later does not forget the request of a new acquire with the same id.
 /// Method: one process takes two leases by request ids, and releases them. The node of one request is deleted, as another
 /// process does that is earlier, and its id is used again. Then the clock of the first process moves on.
