@@ -195,17 +195,15 @@ async fn a_waiting_claim_that_loses_a_node_leaves_nothing() {
             let engine = engine.clone();
             async move { engine.acquire(asked).await }
         });
-        let mut waits_at = String::new();
-        until("it waits", Duration::from_secs(5), async || {
-            engine.inspect(names[held]).await.unwrap().is_some_and(|seen| seen.queue_len == 1)
-        })
-        .await;
-        for child in client.list_children(&format!("/locks/{}", names[deleted])).await.unwrap() {
-            // The claim's node has the higher number.
-            waits_at = waits_at.max(child.rsplit('-').next().unwrap().to_owned() + "/" + &child);
-        }
-        let node = waits_at.split_once('/').unwrap().1;
-        client.delete(&format!("/locks/{}/{node}", names[deleted]), None).await.unwrap();
+        let directory = format!("/locks/{}", names[deleted]);
+        // Its nodes change their names when it begins to wait: the last digit of the id says so.
+        let waiting_node = async || {
+            let children = client.list_children(&directory).await.unwrap_or_default();
+            children.into_iter().find(|child| child.contains("1-lock-"))
+        };
+        until("it waits", Duration::from_secs(5), async || waiting_node().await.is_some()).await;
+        let node = waiting_node().await.expect("it waits");
+        client.delete(&format!("{directory}/{node}"), None).await.unwrap();
         let taken: Option<Grant> = if deleted == held {
             None
         } else {
@@ -219,6 +217,24 @@ async fn a_waiting_claim_that_loses_a_node_leaves_nothing() {
         }
         assert!(is_free(&engine, &names).await, "{held} {deleted}: nothing is left");
     }
+}
+
+/// Goal: a repeat of a request whose lease misses a node is answered as one whose lease has ended.
+/// Method: another process takes the resource whose node was deleted, and is asked by the same request id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_does_not_revive_a_lease_that_misses_a_node() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let (client, owner) = (raw(&ensemble).await, open(&ensemble.url("locks")).await);
+    let other = open(&ensemble.url("locks")).await;
+    let asked = Claim { request: Some("an order".into()), ..claim(&["a1", "a2"], LONG) };
+    let grant = owner.acquire(asked.clone()).await.expect("free");
+    assert_eq!(delete_nodes_of(&client, "/locks/a2").await, 1);
+    let taken = other.acquire(claim(&["a2"], LONG)).await.expect("its node is gone");
+    let repeated = other.acquire(asked).await.expect("it was granted once");
+    assert_eq!((&repeated.lease_id, repeated.remaining), (&grant.lease_id, Duration::ZERO));
+    assert!(is_free(&other, &["a1"]).await, "the rest is removed");
+    assert!(is_stale(&owner.renew(&grant.lease_id, None).await));
+    assert!(other.release(&taken.lease_id).await.expect("its own"));
 }
 
 /// Goal: of two processes that saw a lease end, the later does not forget the request of a new acquire with the same id.
