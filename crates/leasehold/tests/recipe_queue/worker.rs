@@ -3,8 +3,10 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leasehold::recipe::Store;
-use leasehold::recipe::queue::{Delivery, Nack};
+use leasehold::recipe::queue::calls::{FailedJob, LaneAsk, QueueCalls, SINCE_EVER, TurnAsk};
+use leasehold::recipe::queue::{Delivery, Nack, Nacked};
+use leasehold::recipe::{RecipeError, Store};
+use rusqlite::Connection;
 use tokio_postgres::{Client, NoTls};
 
 pub const VISIBLE: Duration = Duration::from_millis(500);
@@ -25,7 +27,7 @@ impl Chance {
     }
 }
 
-/// Starts a worker of this kind: `library`, `library-keyed`, `hand`, `hand-keyed`, `sqlite`.
+/// Starts a worker of this kind: `library`, `library-keyed`, `hand`, `hand-keyed`, `sqlite`, `sqlite-hand`.
 pub fn start(kind: &str, url: &str, name: &str, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker::worker_process", "--ignored", "--nocapture"])
@@ -54,6 +56,7 @@ fn worker_process() {
             "library" => work_by_library(&url, "plain", &name).await,
             "library-keyed" => work_by_library(&url, "keyed", &name).await,
             "sqlite" => tokio::join!(work_by_library(&url, "plain", &name), work_by_library(&url, "keyed", &name)).0,
+            "sqlite-hand" => work_by_calls(&url, &name, chance).await,
             hand => work_by_hand(&url, &name, chance, hand == "hand-keyed").await,
         }
     });
@@ -257,4 +260,120 @@ async fn turn_keyed_by_hand(client: &mut Client, name: &str, chance: &mut Chance
         return refused(client).await;
     }
     acked
+}
+
+/// A turn that claims nothing and ends nothing.
+pub fn turn_ask(worker: &str) -> TurnAsk {
+    TurnAsk {
+        jobs: 0,
+        done: Vec::new(),
+        done_token: 0,
+        visible: Some(VISIBLE),
+        worker: worker.to_owned(),
+        since: SINCE_EVER,
+        levels: None,
+    }
+}
+
+/// A worker on SQLite that makes the calls one by one, does not extend, and is often late. It writes down which token it showed
+/// and was told to be the right one.
+async fn work_by_calls(url: &str, name: &str, mut chance: Chance) {
+    let file = url.strip_prefix("sqlite:").unwrap();
+    loop {
+        if let Ok(store) = Store::open(url).await
+            && let (Ok(plain), Ok(keyed)) = (store.queue_calls("plain"), store.queue_calls("keyed"))
+            && let Ok(db) = Connection::open(file)
+            && db.busy_timeout(Duration::from_secs(5)).is_ok()
+        {
+            loop {
+                let worked = match chance.below(2) {
+                    0 => turn_by_calls(&plain, &db, name, &mut chance).await,
+                    _ => turn_keyed_by_calls(&keyed, &db, name, &mut chance).await,
+                };
+                if worked.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// `taken`: the store said that the token is the right one.
+fn note_shown(db: &Connection, how: &str, job: i64, token: i64, taken: bool) {
+    let _ = if taken {
+        db.execute("INSERT INTO judge_shown VALUES (?1, ?2, ?3)", (how, job, token))
+    } else {
+        db.execute("INSERT INTO judge_refused VALUES (?1)", [job])
+    };
+}
+
+fn failed_job(job_id: i64, token: i64, key: Option<String>) -> FailedJob {
+    let after = Some(Duration::from_millis(20));
+    FailedJob { job_id, token, key, why: "by hand".into(), after, kill: false, tries: 0 }
+}
+
+async fn turn_by_calls(
+    calls: &QueueCalls,
+    db: &Connection,
+    name: &str,
+    chance: &mut Chance,
+) -> Result<(), RecipeError> {
+    let claimed = calls.turn(TurnAsk { jobs: 2, ..turn_ask(name) }).await?.jobs;
+    let Some(token) = claimed.first().map(|job| job.token) else { return Ok(()) };
+    let jobs: Vec<i64> = claimed.iter().map(|job| job.job_id).collect();
+    dawdle(chance).await;
+    match chance.below(3) {
+        0 => {
+            for job in jobs {
+                let taken = calls.nack(failed_job(job, token, None)).await? != Nacked::Stale;
+                note_shown(db, "nack", job, token, taken);
+            }
+        }
+        how => {
+            let stale = match how {
+                1 => calls.ack(jobs.clone(), token).await?,
+                _ => calls.turn(TurnAsk { done: jobs.clone(), done_token: token, ..turn_ask(name) }).await?.stale,
+            };
+            for job in jobs {
+                note_shown(db, "ack", job, token, !stale.contains(&job));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn turn_keyed_by_calls(
+    calls: &QueueCalls,
+    db: &Connection,
+    name: &str,
+    chance: &mut Chance,
+) -> Result<(), RecipeError> {
+    let visible = Some(VISIBLE);
+    let ask = LaneAsk { keys: 1, jobs_per_key: 2, visible, worker: name.to_owned(), after: String::new() };
+    let claimed = calls.lane_claim(ask).await?.jobs;
+    let Some((key, token)) = claimed.first().and_then(|job| Some((job.key.clone()?, job.token))) else {
+        return Ok(());
+    };
+    let jobs: Vec<i64> = claimed.iter().map(|job| job.job_id).collect();
+    dawdle(chance).await;
+    if chance.below(4) == 0 {
+        // That a key was given back leaves no trace in its jobs: only what was refused counts.
+        let stale = calls.nack(failed_job(jobs[0], token, Some(key))).await? == Nacked::Stale;
+        if stale {
+            note_shown(db, "nack", jobs[0], token, false);
+        }
+        return Ok(());
+    }
+    let acked = calls.lane_ack(&key, token, jobs.clone(), true).await;
+    if let Err(error) = &acked
+        && error.refusal().is_none()
+    {
+        return acked;
+    }
+    for job in jobs {
+        note_shown(db, "ack", job, token, acked.is_ok());
+    }
+    Ok(())
 }
