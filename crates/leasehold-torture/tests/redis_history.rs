@@ -18,6 +18,7 @@ use leasehold_harness::redis::{DURABLE, RedisServer};
 use leasehold_torture::history::{History, Op, OpKind, OpOutcome};
 use leasehold_torture::invariant::{CheckerProfile, believed, check_profile, token_order, token_unique};
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
+use support::laws::assert_laws;
 use support::recorder::{Recorder, from_environment, sleep_millis};
 use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
@@ -81,7 +82,7 @@ fn assert_counts(history: &History) {
 }
 
 fn assert_lawful(history: &History) {
-    assert_eq!(check_profile(history, CheckerProfile::ANSWERS), Ok(()));
+    assert_laws(check_profile(history, CheckerProfile::ANSWERS));
 }
 
 /// Goal: without a fault every law holds.

@@ -21,6 +21,7 @@ use leasehold_torture::history::{History, Op, OpKind, OpOutcome};
 use leasehold_torture::invariant::{CheckerProfile, check_profile};
 use leasehold_torture::rng::Rng;
 use support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
+use support::laws::assert_laws;
 use support::recorder::{NAMES, Recorder, sleep_millis};
 use support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 
@@ -98,7 +99,7 @@ async fn run_contender(recorder: Arc<Recorder>, engine: Arc<Redlock>, client: u6
 }
 
 fn assert_lawful(history: &History) {
-    assert_eq!(check_profile(history, CheckerProfile::NO_TOKENS), Ok(()));
+    assert_laws(check_profile(history, CheckerProfile::NO_TOKENS));
 }
 
 fn count_grants(ops: &[Op]) -> usize {

@@ -20,6 +20,7 @@ use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::{History, Op, OpKind, OpOutcome, Recorded};
 use leasehold_torture::invariant::{believed, check_all, token_order, token_unique};
+use support::laws::assert_laws;
 use support::recorder::{Recorder, from_environment, sleep_millis};
 
 /// Engines, and clients of each.
@@ -109,15 +110,17 @@ fn count(ops: &[Op]) -> Counts {
 }
 
 fn assert_lawful(history: &History) -> Counts {
-    if let Err((law, why)) = check_all(history) {
+    let found = check_all(history);
+    if let Err((_, why)) = &found {
         let about = |fact: &&Recorded| match fact {
             Recorded::Granted { token, .. } | Recorded::Ended { token, .. } | Recorded::Renewed { token, .. } => {
                 why.contains(&token.to_string())
             }
             _ => false,
         };
-        panic!("{law}: {why}\n{:#?}", history.facts.iter().filter(about).collect::<Vec<_>>());
+        println!("{:#?}", history.facts.iter().filter(about).collect::<Vec<_>>());
     }
+    assert_laws(found);
     let counts = count(&history.ops);
     println!("{} operations, {} facts, {counts:?}", history.ops.len(), history.facts.len());
     assert!(counts.are_enough(), "{counts:?}");

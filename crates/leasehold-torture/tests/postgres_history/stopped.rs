@@ -8,8 +8,10 @@ use leasehold_core::Token;
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::{History, Op, OpKind, OpOutcome, Recorded};
+use leasehold_torture::invariant::check_all;
 
 use super::support::client_process::{ClientProcess, PROCESS_TTL, ProcessUses, run_if_ordered};
+use super::support::laws::assert_laws;
 use super::support::recorder::{Recorder, sleep_millis};
 use super::support::stops::{Stopper, assert_stops, finish_processes, span_of_run, stop_in_turns};
 use super::{assert_lawful, facts, open_engine};
@@ -87,7 +89,7 @@ fn a_client_process_reports_what_it_does() {
         let stored: i64 = cluster.client(&database).await.query_one(stored, &[]).await.expect("it can be asked").get(0);
         assert!(reported > 2, "{reported} grants");
         assert_eq!(i64::try_from(reported), Ok(stored), "every grant was reported");
-        assert_eq!(leasehold_torture::invariant::check_all(&history), Ok(()));
+        assert_laws(check_all(&history));
         // Renewals that the guard asks for by itself are of unknown outcome.
         let lost = |op: &&Op| match op.outcome {
             OpOutcome::Unknown => !matches!(op.kind, OpKind::Renew { .. }),
@@ -146,5 +148,5 @@ async fn a_stopped_waiter_is_passed_over() {
     assert!(passed_over, "it was granted to a stopped process: {stop:?}");
     let history = finish(&cluster, &database, &recorder, stoppers).await;
     assert_stops(&history.ops, &[stop], PROCESS_TTL);
-    assert_eq!(leasehold_torture::invariant::check_all(&history), Ok(()));
+    assert_laws(check_all(&history));
 }

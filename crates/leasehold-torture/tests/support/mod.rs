@@ -4,6 +4,7 @@
 
 pub mod client_process;
 pub mod fleet_run;
+pub mod laws;
 pub mod recorder;
 pub mod report;
 pub mod stops;
