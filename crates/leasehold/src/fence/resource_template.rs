@@ -3,7 +3,7 @@
 //! `seat/{}` is one fence per row, `billing` one for the whole table. The text is the same as the name that is leased.
 //! `{}` is all key columns, joined by `/`; `{column}` is one of them; `{{` and `}}` are braces. Where there are several
 //! key columns, `%` and `/` in a value become `%25` and `%2F`, so that two rows never have one name where a `/` stands
-//! between the places. Where none does, `{a}{b}` for example, rows share a name ([`ResourceTemplate::is_one_to_one`]).
+//! between the places. Where none does, `{a}{b}` for example, rows share a name.
 
 use super::refusal::FenceError;
 
