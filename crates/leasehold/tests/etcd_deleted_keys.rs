@@ -66,6 +66,71 @@ async fn a_lease_with_a_deleted_key_is_over() {
     }
 }
 
+/// Goal: what is left of a lease whose first key is gone goes with a release, with a revoke through another process, and at the
+/// latest with its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_a_lease_goes() {
+    let cluster = EtcdCluster::start(1);
+    let (engine, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
+    let ada = take(&engine, "ada", &["s1", "s2"]).await;
+    delete_key(&cluster, "s1");
+    let released = engine.release(&ada.lease_id).await;
+    assert!(matches!(released, Err(Error::Refused(_))), "{released:?}");
+    assert_eq!(count_keys(&cluster, "s2"), 0, "after a release");
+
+    take(&engine, "ada", &["s1", "s2"]).await;
+    delete_key(&cluster, "s1");
+    assert_eq!(other.revoke("s2", "to be free").await.expect("revoked"), 1);
+    assert_eq!(count_keys(&cluster, "s2"), 0, "after a revoke");
+
+    let gone = open(&cluster.url()).await;
+    let short = Claim { ttl: Duration::from_secs(2), ..claim("ada", &["s1", "s2"]) };
+    gone.acquire(short).await.expect("free");
+    gone.close().await.expect("closed");
+    delete_key(&cluster, "s1");
+    let patient = Claim { wait: Duration::from_secs(6), ..claim("bob", &["s2"]) };
+    other.acquire(patient).await.expect("its time is over");
+}
+
+/// Goal: a lapse with a delay closes only what the lease still had: a resource that is another holder's by then stays so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lapse_does_not_close_what_another_holds() {
+    let cluster = EtcdCluster::start(1);
+    let engine = open(&cluster.url()).await;
+    let short = Claim { ttl: Duration::from_millis(1500), delay: MINUTE, ..claim("ada", &["t1", "t2"]) };
+    engine.acquire(short).await.expect("free");
+    delete_key(&cluster, "t2");
+    let bob = take(&engine, "bob", &["t2"]).await;
+    let lapsed = async {
+        while count_keys(&cluster, "t1") > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, lapsed).await.expect("a lease that is not whole is ended, not closed");
+    engine.release(&bob.lease_id).await.expect("released");
+    assert_eq!(count_keys(&cluster, "t2"), 0, "nothing is in the way");
+}
+
+/// Goal: a renewal through another process, after the longest hold is over, is refused at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cap_that_is_over_refuses_at_once() {
+    let cluster = EtcdCluster::start(1);
+    let (engine, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
+    let capped = Claim { ttl: Duration::from_secs(2), max_hold: Some(Duration::from_secs(2)), ..claim("ada", &["cc"]) };
+    let grant = engine.acquire(capped).await.expect("free");
+    engine.close().await.expect("closed");
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let began = tokio::time::Instant::now();
+        match other.renew(&grant.lease_id, None).await {
+            Err(Error::Refused(Refusal::NotHeld)) => return,
+            Ok(_) | Err(Error::Refused(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+}
+
 /// Goal: a place in the queues of which any key is gone is lost: its caller is told at once, and nothing of it stands in the
 /// way of others.
 #[tokio::test(flavor = "multi_thread")]

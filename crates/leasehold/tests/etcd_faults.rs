@@ -383,6 +383,9 @@ async fn a_full_etcd_still_releases() {
     let engine = open(&cluster.url()).await;
     let ada = engine.acquire(claim("ada", "seat", MINUTE)).await.expect("granted");
     let eve = engine.acquire(claim("eve", "aisle", MINUTE)).await.expect("granted");
+    let gone = open(&cluster.url()).await;
+    gone.acquire(claim("cy", "bench", 2 * SECOND)).await.expect("granted");
+    gone.close().await.expect("closed");
     let big = "x".repeat(100_000);
     for n in 0..60 {
         if !cluster.etcdctl_command(&["put", &format!("filler/{n}"), &big]).output().unwrap().status.success() {
@@ -402,6 +405,8 @@ async fn a_full_etcd_still_releases() {
         "{refused:?}"
     );
     assert!(late.release(&eve.lease_id).await.expect("a release deletes"));
+    tokio::time::sleep(4 * SECOND).await;
+    assert!(late.inspect("bench").await.expect("a lease that is over is no obstacle").is_none());
     late.close().await.expect("closed");
     assert!(engine.release(&ada.lease_id).await.expect("a release deletes"));
     assert!(engine.inspect("seat").await.unwrap().is_none());

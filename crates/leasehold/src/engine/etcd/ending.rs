@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_core::Time;
 
 use super::failure::EtcdFailure;
-use super::messages::{TxnCall, TxnReply};
+use super::messages::{TxnCall, TxnCondition, TxnPart, TxnReply};
 use super::own_leases::OwnLease;
 use super::plan::{LeasePlan, closed_value, stored_wants};
 use super::queue_line::{QueueContender, grant_token};
@@ -46,6 +46,35 @@ impl EtcdShared {
             self.forget_lease(plan, written);
             return Ok(reply.succeeded);
         }
+        let (reply, closed) = match self.put_lapse(plan, value, written, deadline).await {
+            // Nothing can be put, so nothing can be kept closed either.
+            Err(EtcdFailure::NoSpace) if value.delay == 0 => (self.txn(plan.lapse_unremembered(written)).await?, None),
+            put => put?,
+        };
+        self.forget_lease(plan, written);
+        if !reply.succeeded {
+            // etcd itself may have ended it, with its bucket: then nothing else tells its owner.
+            if self.read_fate(plan, &reply)? == LeaseFate::Unknown {
+                self.ended.insert(plan.public, HowEnded::Stale);
+                self.delete_rest(plan, written).await?;
+            }
+            return Ok(false);
+        }
+        self.ended.insert(plan.public, HowEnded::Stale);
+        if let Some(closed) = closed {
+            self.own.put(OwnLease { written: reply.revision(), ..closed });
+        }
+        Ok(true)
+    }
+
+    /// Sends the lapse. With it what keeps the resources closed, if anything does.
+    async fn put_lapse(
+        self: &Arc<Self>,
+        plan: &Arc<LeasePlan>,
+        value: &ContenderValue,
+        written: i64,
+        deadline: Time,
+    ) -> Result<(TxnReply, Option<OwnLease>), EtcdFailure> {
         let delay = Duration::from_millis(value.delay);
         let session = self.session().await?;
         let ending = EndedValue::new(StoredEnd::Lapsed, "", &draw_call_name(), self.wall_millis());
@@ -53,32 +82,30 @@ impl EtcdShared {
         let token = grant_token(self, value, written)?.get();
         let until = deadline.plus(delay);
         let left = until.since(self.clock.now());
-        let closed = match delay.is_zero() || left.is_zero() {
-            true => None,
-            false => {
-                let bucket = session.take_bucket(self, with_margin(left), plan.wants.len()).await?;
-                let early = u64::try_from(bucket.end.since(until).as_millis()).unwrap_or(0);
-                Some((closed_value(value, token, early), bucket.lease))
+        let ending = || (ending.to_bytes(), memory.lease);
+        if !delay.is_zero() && !left.is_zero() {
+            let bucket = session.take_bucket(self, with_margin(left), plan.wants.len()).await?;
+            let early = u64::try_from(bucket.end.since(until).as_millis()).unwrap_or(0);
+            let closed = closed_value(value, token, early);
+            let txn = plan.lapse(written, ending(), Some((&closed, bucket.lease)));
+            let reply = self.end_txn(txn, &[memory.lease, bucket.lease]).await?;
+            let first_is_as_seen = reply.range(0).first().is_some_and(|kv| kv.mod_revision == written);
+            // Otherwise another of its keys is gone: it is not closed, but ended.
+            if reply.succeeded || !first_is_as_seen || !reply.range(1).is_empty() {
+                let closed = OwnLease {
+                    plan: plan.clone(),
+                    value: closed,
+                    deadline: until,
+                    life: left,
+                    written,
+                    bucket: bucket.lease,
+                    cap_at: None,
+                    request: None,
+                };
+                return Ok((reply, Some(closed)));
             }
-        };
-        let put = closed.as_ref().map(|(value, lease)| (value, *lease));
-        let txn = plan.lapse(written, (ending.to_bytes(), memory.lease), put);
-        let reply = self.end_txn(txn, &[memory.lease]).await?;
-        self.forget_lease(plan, written);
-        if !reply.succeeded {
-            // etcd itself may have ended it, with its bucket: then nothing else tells its owner.
-            if self.read_fate(plan, &reply)? == LeaseFate::Unknown {
-                self.ended.insert(plan.public, HowEnded::Stale);
-            }
-            return Ok(false);
         }
-        self.ended.insert(plan.public, HowEnded::Stale);
-        if let Some((value, bucket)) = closed {
-            let (cap_at, request) = (None, None);
-            let (plan, written) = (plan.clone(), reply.revision());
-            self.own.put(OwnLease { plan, value, deadline: until, life: left, written, bucket, cap_at, request });
-        }
-        Ok(true)
+        Ok((self.end_txn(plan.lapse(written, ending(), None), &[memory.lease]).await?, None))
     }
 
     /// A transaction that puts into buckets. Those that are gone are forgotten: the next try opens others.
@@ -134,9 +161,21 @@ impl EtcdShared {
         if self.clock.now() < over_at {
             return Ok(false);
         }
-        let Some((plan, value)) = self.plan_of(name, contender).await? else { return Ok(true) };
+        let Some((plan, value)) = self.plan_of(name, contender).await? else {
+            self.delete_orphan(name, contender).await?;
+            return Ok(true);
+        };
         self.lapse_lease(&plan, &value, contender.written, over_at).await?;
         Ok(true)
+    }
+
+    /// Deletes a key of ours whose first key is gone: it is what is left of a lease that is over. Whether it was there.
+    pub async fn delete_orphan(&self, name: &str, contender: &QueueContender) -> Result<bool, EtcdFailure> {
+        let compare = vec![TxnCondition::written_at(contender.key.clone(), contender.written)];
+        let success = vec![TxnPart::delete(contender.key.clone())];
+        let reply = self.txn_again(TxnCall { compare, success, failure: Vec::new() }).await?;
+        self.mirrors.remove_key(name, &contender.key);
+        Ok(reply.succeeded)
     }
 
     /// Reads first key and ending from a reply that begins with them.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 use tonic::codec::Streaming;
 
 use super::failure::{CLOSED, EtcdFailure, unavailable};
@@ -40,6 +41,8 @@ pub(super) struct EtcdWatcher {
     /// A reset is due before anything else.
     reset: bool,
     stream: Option<Streaming<WatchReply>>,
+    /// Tells that another member is asked, since the stream was opened.
+    moves: watch::Receiver<u64>,
     /// What came and was not told yet. It stays until all of it is read: a call may be dropped, or fail, while etcd is asked.
     unread: Option<WatchReply>,
     /// Which etcd leases of deleted keys in `unread` live on. Each is asked for once, however many keys it had.
@@ -65,7 +68,17 @@ impl EtcdWatcher {
         let newest = newest.map_err(|failure| failure.into_read_error(ATTEMPT.into()))?;
         let known = since.filter(|id| id.run == run && id.number <= last_number(newest));
         let told = known.map_or_else(|| last_number(newest), |id| id.number);
-        Ok(Self { shared, run, told, reset: known.is_none(), stream: None, unread: None, bucket_lives: HashMap::new() })
+        let moves = shared.members.watch_moves();
+        Ok(Self {
+            shared,
+            moves,
+            run,
+            told,
+            reset: known.is_none(),
+            stream: None,
+            unread: None,
+            bucket_lives: HashMap::new(),
+        })
     }
 
     async fn next_seen(&mut self) -> Result<Seen, Error> {
@@ -98,14 +111,13 @@ impl EtcdWatcher {
 
     /// Dropping it loses nothing: a stream that was not opened is opened again.
     async fn next_reply(&mut self) -> Result<WatchReply, Error> {
-        let mut moves = self.shared.members.watch_moves();
         let mut round = 0;
         loop {
             let Some(stream) = &mut self.stream else {
                 let (key, range_end) = self.shared.layout.all();
                 // Of a revision that was told in part, the rest is told; of one that was told to its end, nothing.
                 let start_revision = i64::try_from((self.told + 1) / PER_REVISION).unwrap_or(i64::MAX);
-                moves.borrow_and_update();
+                self.moves.borrow_and_update();
                 let create = WatchCreateCall { key, range_end, start_revision, prev_kv: true };
                 match self.shared.members.open_watch(create).await {
                     Ok(stream) => self.stream = Some(stream),
@@ -122,7 +134,7 @@ impl EtcdWatcher {
                     Ok(Some(reply)) => return Ok(reply),
                     _ => self.stream = None,
                 },
-                _ = moves.changed() => self.stream = None,
+                _ = self.moves.changed() => self.stream = None,
             }
         }
     }

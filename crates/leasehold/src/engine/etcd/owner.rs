@@ -150,13 +150,13 @@ impl EtcdShared {
         let first_is_as_seen = reply.range(0).first().is_some_and(|kv| kv.mod_revision == own.written);
         match self.read_fate(&own.plan, &reply)? {
             LeaseFate::Live if first_is_as_seen => {
-                self.end_broken_lease(&own.plan).await?;
+                self.end_broken_lease(&own.plan, own.written).await?;
                 Ok(Err(Refusal::Stale))
             }
             LeaseFate::Live => Ok(Ok(None)),
             fate => {
-                if fate == LeaseFate::Unknown && own.plan.wants.len() > 1 {
-                    self.txn_again(own.plan.delete_rest(own.written)).await?;
+                if fate == LeaseFate::Unknown {
+                    self.delete_rest(&own.plan, own.written).await?;
                 }
                 Ok(Err(self.refusal_of(public, &fate)))
             }
@@ -164,11 +164,23 @@ impl EtcdShared {
     }
 
     /// Ends a lease of which somebody deleted a key, not the first: what is left of it must not keep others out.
-    async fn end_broken_lease(self: &Arc<Self>, plan: &Arc<LeasePlan>) -> Result<(), EtcdFailure> {
+    async fn end_broken_lease(self: &Arc<Self>, plan: &Arc<LeasePlan>, written: i64) -> Result<(), EtcdFailure> {
         let ending = EndedValue::new(StoredEnd::Revoked, DELETED, &draw_call_name(), self.wall_millis());
-        self.put_ending(plan, &ending).await?;
+        let reply = self.put_ending(plan, &ending).await?;
         self.ended.insert(plan.public, HowEnded::Stale);
-        self.freed(plan);
+        if reply.succeeded {
+            self.freed(plan);
+        } else if self.read_fate(plan, &reply)? == LeaseFate::Unknown {
+            self.delete_rest(plan, written).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what is left of a lease whose first key is gone without an ending.
+    pub async fn delete_rest(&self, plan: &LeasePlan, written: i64) -> Result<(), EtcdFailure> {
+        if plan.wants.len() > 1 {
+            self.txn_again(plan.delete_rest(written)).await?;
+        }
         Ok(())
     }
 
@@ -203,7 +215,11 @@ impl EtcdShared {
         };
         let cap_at = match value.cap {
             None => None,
-            Some((lease, early)) => Some(minus(self.bounds(lease).await?.lower, Duration::from_millis(early))),
+            Some((lease, early)) => Some(match self.bounds(lease).await {
+                // The cap is over: its etcd lease has no key that would say otherwise.
+                Err(EtcdFailure::LeaseGone) => self.clock.now(),
+                bounds => minus(bounds?.lower, Duration::from_millis(early)),
+            }),
         };
         let upper = self.bounds(kv.lease).await?.upper;
         let deadline = minus(upper, Duration::from_millis(value.early));
@@ -324,8 +340,10 @@ impl EtcdShared {
         public: PublicId,
         call: &str,
     ) -> Result<Result<bool, Refusal>, EtcdFailure> {
+        let mut written = None;
         let plan = match self.own.get(public) {
             Some(own) => {
+                written = Some(own.written);
                 let over_at = self.own.over_at(public, own.written);
                 if over_at.is_some_and(|over_at| self.clock.now() >= over_at) {
                     self.lapse_lease(&own.plan, &own.value, own.written, over_at.unwrap_or(own.deadline)).await?;
@@ -346,7 +364,11 @@ impl EtcdShared {
             self.freed(&plan);
             return Ok(Ok(true));
         }
-        match self.read_fate(&plan, &reply)? {
+        let fate = self.read_fate(&plan, &reply)?;
+        if let (LeaseFate::Unknown, Some(written)) = (&fate, written) {
+            self.delete_rest(&plan, written).await?;
+        }
+        match fate {
             LeaseFate::Ended(ending) if ending.by == call => Ok(Ok(true)),
             LeaseFate::Ended(ending) if ending.end == StoredEnd::Released => Ok(Ok(false)),
             LeaseFate::Unknown if self.ended.get(&public) == Some(HowEnded::Released) => Ok(Ok(false)),

@@ -6,7 +6,7 @@
 //! | promote | own keys are as they came; marker | put keys `held` | read |
 //! | renew | own keys as seen; no ending; marker | put keys in a later bucket | read |
 //! | release | keys exist; no ending | delete keys, put the ending | read |
-//! | lapse | first key as seen | delete keys or close them, put the ending | |
+//! | lapse | first key as seen, or all that are closed | delete keys or close them, put the ending | |
 //! | resolve | first key absent; no ending | put the ending `cancelled` | read |
 
 use std::sync::Arc;
@@ -234,9 +234,18 @@ impl LeasePlan {
             None => self.delete_keys(),
         };
         success.push(TxnPart::put(self.ended.clone(), ending.0, ending.1));
+        // What is put again must be there: the resource of a key that somebody deleted may be another holder's by now.
+        let puts = if closed.is_some() { self.wants.len() } else { 1 };
+        let seen_keys = self.wants.iter().take(puts).map(|want| TxnCondition::written_at(want.key.clone(), seen));
+        let compare = seen_keys.chain([TxnCondition::absent(self.ended.clone())]).collect();
+        TxnCall { compare, success, failure: self.look_at_lease() }
+    }
+
+    /// The same where etcd has no space to remember it.
+    pub fn lapse_unremembered(&self, seen: i64) -> TxnCall {
         let compare =
             vec![TxnCondition::written_at(self.first().key.clone(), seen), TxnCondition::absent(self.ended.clone())];
-        TxnCall { compare, success, failure: self.look_at_lease() }
+        TxnCall { compare, success: self.delete_keys(), failure: self.look_at_lease() }
     }
 
     /// The delay after a lapse is over.

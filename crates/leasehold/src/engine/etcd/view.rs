@@ -187,7 +187,9 @@ impl EtcdShared {
                 if self.lapse_if_over(name, contender).await? {
                     return Ok(false);
                 }
-                let Some((plan, _)) = self.plan_of(name, contender).await? else { return Ok(false) };
+                let Some((plan, _)) = self.plan_of(name, contender).await? else {
+                    return self.delete_orphan(name, contender).await;
+                };
                 let ending = EndedValue::new(StoredEnd::Revoked, reason, call, self.wall_millis());
                 let reply = self.put_ending(&plan, &ending).await?;
                 if reply.succeeded {

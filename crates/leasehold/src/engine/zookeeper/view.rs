@@ -286,7 +286,12 @@ impl ZookeeperShared {
             let found = FoundNode { node: seen.node, path, record, stat: seen.stat };
             self.find_paths(client, &found, &first).await?.paths
         };
-        let done = matches!(delete_nodes(client, &paths, None).await?, NodeChange::Done(_));
+        let done = match delete_nodes(client, &paths, None).await? {
+            NodeChange::Done(_) => true,
+            // One of several had been removed before, and the others went now.
+            NodeChange::Gone => paths.len() > 1,
+            NodeChange::Changed => false,
+        };
         if done {
             self.ended.insert(public, HowEnded::Stale);
             if let Some(lease) = minded {
