@@ -66,6 +66,9 @@ fn the_life_of_a_fence(site: &Site, url: &str, table: &str) {
         assert!(ended.err.contains("ended its transaction itself"), "{ended:?}");
     }
     exec(site, url, "42:bbbbbbbbbbbbbbbb", &format!("{SELL}; SELECT * FROM nowhere")).with_code(1).says_one_sentence();
+    let other =
+        format!("ROLLBACK; BEGIN; {}; COMMIT; SELECT * FROM nowhere", "CREATE TABLE IF NOT EXISTS made (x int)");
+    exec(site, url, "42:bbbbbbbbbbbbbbbb", &other).with_code(5).says_one_sentence();
     let read = exec(site, url, "42:bbbbbbbbbbbbbbbb", "SELECT seat_id, owner, NULL FROM seats WHERE seat_id = 14")
         .with_code(0);
     assert_eq!(read.out, "14\tada\t\n");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::fence::HoleKind;
-use leasehold::fence::postgres::{FenceMode, InstallOptions, Remember, examine, install, plan_install};
+use leasehold::fence::postgres::{FenceMode, InstallOptions, Remember, examine, install, plan_install, remove};
 
 use crate::support::{ADA, BOB, Database, Fenced, PATIENCE, SEATS, cluster, options, outcome, under_token};
 
@@ -87,6 +87,81 @@ async fn rows_that_came_while_observing_are_lifted() {
         }
         assert_eq!(database.write(ADA, "UPDATE seats SET owner = 'x' WHERE seat_id = 5").await, "ok", "{fenced:?}");
     }
+}
+
+/// Goal: rows are lifted under the user's own triggers and constraints; where these undo it, nothing is installed.
+#[tokio::test]
+async fn rows_are_lifted_whatever_hangs_on_the_table() {
+    let function = |body: &str| {
+        format!("CREATE FUNCTION user_trigger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;")
+    };
+    let deferred = function("RETURN NULL;")
+        + "CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON seats DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+            EXECUTE FUNCTION user_trigger();";
+    let child = "CREATE TABLE vip () INHERITS (seats); ALTER TABLE vip ADD PRIMARY KEY (seat_id); INSERT INTO vip VALUES (14, 'vip')";
+    let undone = function("RETURN NULL;")
+        + "CREATE TRIGGER a_before BEFORE UPDATE ON seats FOR EACH ROW EXECUTE FUNCTION user_trigger();";
+    for (extra, lifted) in [(deferred.as_str(), true), (child, true), (undone.as_str(), false)] {
+        let database = Fenced::Row.database().await;
+        assert_eq!(database.write(BOB, "DELETE FROM seats WHERE seat_id = 14").await, "ok");
+        remove(&mut database.client().await, "seats", false).await.unwrap();
+        database.admin.batch_execute("INSERT INTO seats VALUES (14, 'free')").await.unwrap();
+        database.admin.batch_execute(extra).await.unwrap();
+        if extra == child {
+            database.install(&InstallOptions { table: "vip".into(), ..Fenced::Row.options() }).await;
+        }
+        let installed = install(&mut database.client().await, &Fenced::Row.options()).await;
+        assert_eq!(installed.is_ok(), lifted, "{extra}: {installed:?}");
+        if lifted {
+            assert!(!database.holes().await.contains(&HoleKind::RowsBelow), "{extra}");
+            assert_eq!(
+                database.write(ADA, "UPDATE ONLY seats SET owner = 'x' WHERE seat_id = 14").await,
+                "LH001",
+                "{extra}"
+            );
+        }
+    }
+}
+
+/// Goal: who still writes while a fence observes is waited for before it enforces, where that may leave a row that remembers
+/// too little.
+#[tokio::test]
+async fn observed_writers_are_waited_for() {
+    let database = Database::new(SEATS).await;
+    database.install(&InstallOptions { mode: FenceMode::Observe, ..Fenced::Row.options() }).await;
+    assert_eq!(database.write(BOB, "DELETE FROM seats WHERE seat_id = 14").await, "ok");
+    let writer = database.client().await;
+    writer.batch_execute("BEGIN; INSERT INTO seats VALUES (14, 'nobody')").await.unwrap();
+    let old = database.client().await;
+    old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leasehold_fence.fenced")
+        .await
+        .unwrap();
+    let commit = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        writer.batch_execute("COMMIT").await.unwrap();
+    });
+    let report = database.install(&Fenced::Row.options()).await;
+    commit.await.unwrap();
+    assert!(report.attempts > 1, "it waited: {report:?}");
+    assert_eq!(database.holes().await, []);
+    assert_eq!(database.write(ADA, WRITE).await, "LH001");
+    // A snapshot from before knows only that it observes.
+    let late = old.batch_execute("UPDATE seats SET owner = 'late' WHERE seat_id = 3").await;
+    assert_eq!(outcome(&late), "40001");
+}
+
+/// Goal: the columns that a trigger compares are those of the keys, also after columns were renamed.
+#[tokio::test]
+async fn a_column_that_took_the_name_of_a_key_is_found() {
+    let database = Fenced::Row.database().await;
+    let swap = "ALTER TABLE seats ADD COLUMN new_id int; ALTER TABLE seats DISABLE TRIGGER zz_leasehold_fence;
+        UPDATE seats SET new_id = seat_id; ALTER TABLE seats ENABLE ALWAYS TRIGGER zz_leasehold_fence;
+        ALTER TABLE seats ALTER COLUMN new_id SET NOT NULL, ADD UNIQUE (new_id);
+        ALTER TABLE seats RENAME COLUMN seat_id TO old_id; ALTER TABLE seats RENAME COLUMN new_id TO seat_id";
+    database.admin.batch_execute(swap).await.unwrap();
+    assert_eq!(database.holes().await, [HoleKind::TriggerChanged]);
+    database.install(&Fenced::Row.options()).await;
+    assert_eq!(database.holes().await, []);
 }
 
 /// Goal: where two rows may have one name, the name remembers, not the rows.

@@ -76,6 +76,21 @@ async fn rows_that_came_without_a_fence_are_lifted() {
     }
 }
 
+/// Goal: a copy of a table that takes over the memory of the first one does not take it away from it.
+#[tokio::test]
+async fn a_copy_does_not_take_the_memory_away() {
+    let database = Fenced::Row.database().await;
+    assert_eq!(database.write(BOB, "DELETE FROM seats WHERE seat_id = 14").await, "ok");
+    remove(&mut database.client().await, "seats", false).await.unwrap();
+    database.admin.batch_execute("CREATE TABLE copies (LIKE seats INCLUDING ALL)").await.unwrap();
+    database.install(&options("copies", &["seat_id"], "copy/{}", leasehold::fence::postgres::Remember::Row)).await;
+    database.install(&Fenced::Row.options()).await;
+    assert_eq!(database.write(ADA, "INSERT INTO seats VALUES (14, 'late')").await, "LH001");
+    assert_eq!(database.write(ADA, "INSERT INTO copies VALUES (14, 'another')").await, "ok", "another resource");
+    let guard = database.value("SELECT guard FROM leasehold_fence.fenced WHERE rel = 'seats'::regclass").await;
+    remove(&mut database.client().await, &guard, false).await.expect_err("the guard of a table that is there");
+}
+
 /// Goal: a fence that was removed is remembered, whatever store the next one has.
 #[tokio::test]
 async fn a_removed_fence_is_remembered_by_another_store() {

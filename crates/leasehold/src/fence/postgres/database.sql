@@ -36,6 +36,10 @@ DECLARE
   say text; hint text;
 BEGIN
   SELECT * INTO f FROM leasehold_fence.fenced x WHERE x.guard = refuse.guard;
+  IF f.mode = 'observe' AND current_setting('transaction_isolation') <> 'read committed' THEN
+    -- the snapshot may be from before it enforced: then this is a serialization failure, and the writer comes again
+    PERFORM FROM leasehold_fence.fenced x WHERE x.guard = refuse.guard FOR SHARE;
+  END IF;
   CASE code
     WHEN 'LH001' THEN say := format('token %s is stale: %s has seen token %s', p, resource, h);
       hint := 'A later holder has written. Stop: the lease is gone.';

@@ -98,7 +98,7 @@ async fn examine_all(client: &Client, exact: bool) -> Result<(FenceExamination, 
             continue;
         };
         found.holes.extend(table_holes(client, &shape, row).await?);
-        let why_hidden = if row.store == Remember::Row { hidden_rows(client, &shape).await? } else { None };
+        let why_hidden = if row.store == Remember::Row { hidden_rows(client, &shape, &row.keys).await? } else { None };
         let (table, row_holes) = read_table(client, row, &shape, why_hidden.is_none(), exact).await?;
         found.tables.push(table);
         found.holes.extend(row_holes);
@@ -119,8 +119,8 @@ async fn examine_all(client: &Client, exact: bool) -> Result<(FenceExamination, 
 
 fn table_gone(row: &FencedRow) -> FenceHole {
     let sentence = format!(
-        "the fenced table of {} was dropped: if it was made anew it has no fence, install one; then leasehold fence \
-         remove --table {}",
+        "the fenced table of {} was dropped: if it was made anew it has no fence, install one. If it will not come \
+         back: leasehold fence remove --table {}",
         row.template, row.guard
     );
     FenceHole::new(HoleKind::TableGone, row.guard.clone(), sentence)

@@ -40,7 +40,7 @@ pub async fn highest_token(client: &Client) -> Result<Vec<TokenSource>, FenceErr
     let failed = |error| failure_before_commit(error, "read the highest token");
     for row in read_fenced(client).await.map_err(failed)?.iter().filter(|row| row.store == Remember::Row) {
         if let Some(shape) = read_shape(client, row.rel).await.map_err(failed)?
-            && let Some(sentence) = hidden_rows(client, &shape).await.map_err(failed)?
+            && let Some(sentence) = hidden_rows(client, &shape, &[]).await.map_err(failed)?
         {
             return Err(FenceError::Invalid(sentence));
         }
@@ -54,15 +54,24 @@ pub async fn highest_token(client: &Client) -> Result<Vec<TokenSource>, FenceErr
 }
 
 /// Why this role does not see what every row of a table remembers; none: it does.
-pub(super) async fn hidden_rows(client: &impl GenericClient, shape: &TableShape) -> Result<Option<String>, SqlError> {
+/// `keys`: columns that are to be read beside it.
+pub(super) async fn hidden_rows(
+    client: &impl GenericClient,
+    shape: &TableShape,
+    keys: &[String],
+) -> Result<Option<String>, SqlError> {
     if !shape.has_fence_column() {
         return Ok(None);
     }
-    let sql = "SELECT has_column_privilege($1::oid, 'leasehold_fence', 'SELECT'), row_security_active($1::oid)";
-    let row = client.query_one(sql, &[&shape.oid]).await?;
+    let sql = "SELECT bool_and(has_column_privilege($1::oid, a.attnum, 'SELECT')), row_security_active($1::oid)
+        FROM pg_attribute a WHERE a.attrelid = $1 AND NOT a.attisdropped
+            AND (a.attname = 'leasehold_fence' OR a.attname::text = ANY($2))";
+    let row = client.query_one(sql, &[&shape.oid, &keys]).await?;
     let table = shape.display_name();
     Ok(match (row.try_get(0)?, row.try_get(1)?) {
-        (false, _) => Some(format!("{table}: this role may not read its column leasehold_fence: ask as its owner")),
+        (false, _) => {
+            Some(format!("{table}: this role may not read its column leasehold_fence, or its keys: ask as its owner"))
+        }
         (true, true) => Some(format!("{table}: row level security hides rows from this role: ask as its owner")),
         (true, false) => None,
     })

@@ -5,7 +5,9 @@ use leasehold_postgres::tokio_postgres::{Error as SqlError, GenericClient, Row};
 use super::FENCE_VERSION;
 use super::fenced_row::{FencedRow, changed_functions};
 use super::install::FenceMode;
-use super::sql_text::{ExpectedTrigger, FenceText, Remember, TRIGGER_NAMES, TRUNCATE_TRIGGER, function_bodies};
+use super::sql_text::{
+    ExpectedTrigger, FenceText, Remember, TRIGGER_NAMES, TRUNCATE_TRIGGER, function_bodies, quote_ident,
+};
 use super::table::TableShape;
 use crate::fence::hole::{FenceHole, HoleKind};
 
@@ -103,6 +105,9 @@ fn trigger_holes(text: &FenceText<'_>, found: &[FoundTrigger]) -> Vec<FenceHole>
     let own = text.shape.display_name();
     let relations = std::iter::once(own.clone()).chain(text.shape.partition_names.iter().cloned());
     let wanted_state = if text.shape.subscribed { "O" } else { "A" };
+    // One that is missing is a hole of its own.
+    let keys: Vec<&String> =
+        text.template.key_columns().iter().filter(|key| text.shape.find_column(key).is_ok()).collect();
     let mut holes = Vec::new();
     for relation in relations {
         for wanted in text.expected_triggers() {
@@ -110,7 +115,7 @@ fn trigger_holes(text: &FenceText<'_>, found: &[FoundTrigger]) -> Vec<FenceHole>
                 continue;
             }
             let trigger = found.iter().find(|trigger| trigger.relation == relation && trigger.name == wanted.name);
-            if let Some((kind, sentence)) = trigger_hole(text.guard, &wanted, trigger, wanted_state) {
+            if let Some((kind, sentence)) = trigger_hole(text.guard, &keys, &wanted, trigger, wanted_state) {
                 holes.push(FenceHole::new(kind, relation.clone(), sentence));
             }
         }
@@ -118,8 +123,18 @@ fn trigger_holes(text: &FenceText<'_>, found: &[FoundTrigger]) -> Vec<FenceHole>
     holes
 }
 
+/// Whether the definition of a trigger compares this column. A trigger follows a column that is renamed, and another one may
+/// have its name by now.
+fn names_column(definition: &str, column: &str) -> bool {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '$';
+    let plain = format!("new.{column}");
+    definition.contains(&format!("new.{}", quote_ident(column)))
+        || definition.match_indices(&plain).any(|(at, found)| !definition[at + found.len()..].starts_with(is_part))
+}
+
 fn trigger_hole(
     guard: &str,
+    keys: &[&String],
     wanted: &ExpectedTrigger,
     found: Option<&FoundTrigger>,
     wanted_state: &str,
@@ -136,7 +151,8 @@ fn trigger_hole(
     };
     let expected = (wanted.kind, wanted.conditional.is_some(), function.as_str());
     // The server writes a condition in its own way. One of another kind, WHEN (false), has not even these words.
-    let is_weaker = wanted.conditional.is_some_and(|words| !found.definition.contains(words));
+    let is_weaker = wanted.conditional.is_some_and(|words| !found.definition.contains(words))
+        || wanted.asks_for_keys && !keys.iter().all(|key| names_column(&found.definition, key));
     if is_weaker || found.for_columns || (found.kind, found.conditional, found.function.as_str()) != expected {
         return Some((HoleKind::TriggerChanged, format!("the trigger {name} is not ours: install again")));
     }

@@ -9,13 +9,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClient, Transaction};
+use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClient, IsolationLevel, Transaction};
 
 use super::FENCE_VERSION;
 use super::fenced_row::{FencedRow, database_is_current, read_fenced, remembered_guard};
 use super::holes::table_holes;
 use super::permission::{InstallPermission, read_permission};
-use super::row_memory::{has_rows_below, lift_rows_sql};
+use super::row_memory::{has_memory, has_rows_below, lift_rows_sql};
 use super::sql_refusal::{WorkFailure, failure_before_commit, failure_of_commit, unavailable};
 use super::sql_text::{
     DATABASE_SQL, FenceText, Remember, TRIGGER_NAMES, function_bodies, key_warning, quote_ident, quote_literal,
@@ -217,6 +217,7 @@ async fn try_install(client: &mut Client, options: &InstallOptions) -> Result<In
     if let Some(sentence) = permission.why_not() {
         return Err(invalid(sentence));
     }
+    await_observed_writers(&transaction, options, &shape).await?;
     let report = plan(&transaction, options, &shape, &permission).await?;
     for statement in &report.statements {
         transaction.batch_execute(statement).await?;
@@ -225,11 +226,31 @@ async fn try_install(client: &mut Client, options: &InstallOptions) -> Result<In
     Ok(report)
 }
 
+/// Before a fence that observed enforces: who still writes may leave a row that remembers too little. Where nothing is
+/// remembered beside the rows there is no such row, and nobody waits.
+async fn await_observed_writers(
+    transaction: &Transaction<'_>,
+    options: &InstallOptions,
+    shape: &TableShape,
+) -> Result<(), InstallFailure> {
+    let rows = read_fenced(transaction).await?;
+    let Some(row) = rows.iter().find(|row| row.rel == shape.oid) else { return Ok(()) };
+    let observes = row.mode == FenceMode::Observe && options.mode == FenceMode::Enforce;
+    if observes && row.store == Remember::Row && has_memory(transaction, &row.guard).await? {
+        transaction.batch_execute(&format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", shape.quoted())).await?;
+    }
+    Ok(())
+}
+
 /// A transaction that changes fences: one at a time in a database, and nobody waits long behind its locks.
 pub(super) async fn begin_change(client: &mut Client) -> Result<Transaction<'_>, InstallFailure> {
-    let transaction = client.transaction().await?;
-    let settings =
-        format!("SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock({INSTALL_LOCK})", LOCK_TIMEOUT.as_millis());
+    // Read committed: what is decided after a lock was waited for is decided by what was committed before it. Rows that a
+    // policy hides from this role must be an error, not left out.
+    let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
+    let settings = format!(
+        "SET LOCAL lock_timeout = {}; SET LOCAL row_security = off; SELECT pg_advisory_xact_lock({INSTALL_LOCK})",
+        LOCK_TIMEOUT.as_millis()
+    );
     transaction.batch_execute(&settings).await?;
     Ok(transaction)
 }
@@ -273,16 +294,15 @@ async fn plan(
     if store == Remember::Row && before.is_none() && remembered.is_none() {
         check_own_column(client, shape).await?;
     }
-    let left_memory = remembered.is_some();
-    let guard = match (before, remembered) {
+    let guard = match (before, &remembered) {
         (Some(row), _) => row.guard.clone(),
         // A copy of a table has the comment of the first one, whose guard stays its own. A table that was restored alone
         // after it was dropped takes over what is remembered of the first one.
-        (None, Some(guard)) if fenced.iter().all(|row| row.guard != guard || row.is_gone) => guard,
+        (None, Some(guard)) if fenced.iter().all(|row| row.guard != *guard || row.is_gone) => guard.clone(),
         (None, _) => fresh_guard(client).await?,
     };
     let text = FenceText { guard: &guard, shape, template: &template, store };
-    let mut statements = statements(client, &text, options.mode, before, left_memory, &mut notes).await?;
+    let mut statements = statements(client, &text, options.mode, before, remembered.as_deref(), &mut notes).await?;
     if statements.len() > 1 {
         let names: Vec<String> = function_bodies(&text.functions()?).into_iter().map(|(name, _)| name).collect();
         statements.extend(permission.hand_over(&guard, &names));
@@ -399,7 +419,7 @@ async fn statements(
     text: &FenceText<'_>,
     mode: FenceMode,
     before: Option<&FencedRow>,
-    left_memory: bool,
+    remembered: Option<&str>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<String>, InstallFailure> {
     let mut statements = Vec::new();
@@ -435,8 +455,16 @@ async fn statements(
     if let Some(from) = earlier {
         statements.extend(carry_memory(text, from)?);
     }
+    // Another table has that memory by now: this one goes on with a copy.
+    if let Some(other) = remembered.filter(|other| text.store == Remember::Row && *other != text.guard) {
+        statements.push(format!(
+            "INSERT INTO leasehold_fence.seen (scope, resource, token, lease)
+  SELECT '{}', s.resource, s.token, s.lease FROM leasehold_fence.seen s WHERE s.scope = '{other}' ON CONFLICT DO NOTHING;",
+            text.guard
+        ));
+    }
     // Rows may have come while nobody looked.
-    if text.store == Remember::Row && (before.is_some() || earlier.is_some() || left_memory) {
+    if text.store == Remember::Row && (before.is_some() || earlier.is_some() || remembered.is_some()) {
         statements.push(lift_rows_sql(text)?);
     }
     statements.push(text.triggers()?);

@@ -39,7 +39,7 @@ async fn try_remove(client: &mut Client, written: &str, forget: bool) -> Result<
     let transaction = begin_change(client).await?;
     let oid = find_table(&transaction, written).await?;
     let rows = read_fenced(&transaction).await?;
-    let found = rows.iter().find(|row| Some(row.rel) == oid || row.guard == written);
+    let found = rows.iter().find(|row| Some(row.rel) == oid || row.is_gone && row.guard == written);
     let Some(row) = found else {
         return Err(FenceError::Invalid(format!("{written} is not fenced")).into());
     };

@@ -5,13 +5,19 @@
 //! "Nothing was written" is never said of text that ended its transaction itself (`…; COMMIT; …`), and such text is not run
 //! twice.
 
-use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, SimpleQueryMessage, Transaction};
+use leasehold_postgres::tokio_postgres::{Client, SimpleQueryMessage, Transaction};
 
 use super::transaction::FencedWrite;
 use crate::error::BoxError;
 use crate::fence::counters::FenceKind;
 use crate::fence::refusal::{FenceError, SelfEnded};
 use crate::fence::token_text::FenceSetting;
+
+/// Stands before the text.
+const SAVEPOINT: &str = "SAVEPOINT leasehold_before_the_text";
+const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT leasehold_before_the_text";
+/// Text with one of these may end a transaction.
+const ENDING_WORDS: [&str; 5] = ["COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"];
 
 /// Runs statements in one transaction that shows this token. The rows of all of them, as text.
 ///
@@ -30,9 +36,10 @@ pub async fn execute_sql(
 /// Runs the text, and looks afterwards whether its transaction is still the one that was begun.
 async fn run_text(tx: &Transaction<'_>, sql: &str) -> Result<Vec<Vec<Option<String>>>, BoxError> {
     let begun = first_cell(tx.simple_query("SELECT pg_current_xact_id()").await?);
+    tx.batch_execute(SAVEPOINT).await?;
     let messages = match tx.simple_query(sql).await {
         Ok(messages) => messages,
-        Err(error) if has_committed(tx, begun.as_deref()).await => return Err(SelfEnded(Some(error.into())).into()),
+        Err(error) if has_ended_itself(tx, sql).await => return Err(SelfEnded(Some(error.into())).into()),
         Err(error) => return Err(error.into()),
     };
     let now = first_cell(tx.simple_query("SELECT pg_current_xact_id_if_assigned()").await?);
@@ -46,15 +53,17 @@ async fn run_text(tx: &Transaction<'_>, sql: &str) -> Result<Vec<Vec<Option<Stri
     Ok(messages.into_iter().filter_map(row).collect())
 }
 
-/// Whether the transaction was committed before the text failed. It is over afterwards.
-async fn has_committed(tx: &Transaction<'_>, id: Option<&str>) -> bool {
-    let Some(id) = id else { return false };
-    let asked = async {
-        tx.batch_execute("ROLLBACK").await?;
-        tx.simple_query(&format!("SELECT pg_xact_status('{id}')")).await
-    };
-    let status: Result<_, SqlError> = asked.await;
-    status.is_ok_and(|answer| first_cell(answer).as_deref() == Some("committed"))
+/// Whether text that failed may have ended the transaction before: only in that one there is the savepoint.
+async fn has_ended_itself(tx: &Transaction<'_>, sql: &str) -> bool {
+    match tx.batch_execute(ROLL_BACK).await {
+        Ok(()) => false,
+        Err(error) if error.as_db_error().is_some() => true,
+        // The connection is gone, and nobody can be asked.
+        Err(_) => {
+            let upper = sql.to_ascii_uppercase();
+            ENDING_WORDS.iter().any(|word| upper.contains(word))
+        }
+    }
 }
 
 fn first_cell(answer: Vec<SimpleQueryMessage>) -> Option<String> {

@@ -22,7 +22,7 @@ const FIXED_FUNCTIONS: &str = include_str!("fixed_functions.sql");
 const FIXED_TRIGGERS: &str = include_str!("fixed_triggers.sql");
 
 /// What stands around the body of every function of ours.
-const BODY_QUOTE: &str = "$fence$";
+pub(super) const BODY_QUOTE: &str = "$fence$";
 
 /// Types whose text never depends on the session, and whose equal values have equal texts.
 const EXACT_TYPES: [&str; 20] = [
@@ -80,6 +80,8 @@ pub(super) struct ExpectedTrigger {
     pub function: &'static str,
     /// It has a WHEN, with these words in it.
     pub conditional: Option<&'static str>,
+    /// Its WHEN compares the keys.
+    pub asks_for_keys: bool,
 }
 
 impl ExpectedTrigger {
@@ -90,8 +92,13 @@ impl ExpectedTrigger {
 }
 
 /// The trigger that refuses TRUNCATE. It is not cloned to partitions.
-pub(super) const TRUNCATE_TRIGGER: ExpectedTrigger =
-    ExpectedTrigger { name: "zz_leasehold_truncate", kind: 34, function: "no_truncate", conditional: None };
+pub(super) const TRUNCATE_TRIGGER: ExpectedTrigger = ExpectedTrigger {
+    name: "zz_leasehold_truncate",
+    kind: 34,
+    function: "no_truncate",
+    conditional: None,
+    asks_for_keys: false,
+};
 
 /// Every name that a trigger of ours may have.
 pub(super) const TRIGGER_NAMES: [&str; 6] = [
@@ -165,7 +172,10 @@ impl FenceText<'_> {
 
     /// The triggers that the table must have.
     pub fn expected_triggers(&self) -> Vec<ExpectedTrigger> {
-        let trigger = |name, kind, function, conditional| ExpectedTrigger { name, kind, function, conditional };
+        let trigger = |name, kind, function, conditional| {
+            let asks_for_keys = name == "zz_leasehold_moved";
+            ExpectedTrigger { name, kind, function, conditional, asks_for_keys }
+        };
         let mut all = match (self.store, self.template.is_fixed()) {
             (Remember::Row, _) => vec![
                 trigger("zz_leasehold_fence", 19, "_row", Some("current_setting('leasehold.token'::text, true)")),

@@ -51,6 +51,11 @@ impl TableShape {
         format!("{}.{}", quote_ident(&self.schema), quote_ident(&self.name))
     }
 
+    /// The same as rows to read or change, without those of tables that inherit from it: they have fences of their own.
+    pub fn own_rows(&self) -> String {
+        if self.partitions.is_empty() { format!("ONLY {}", self.quoted()) } else { self.quoted() }
+    }
+
     /// The table for people, quoted only where SQL needs it.
     pub fn display_name(&self) -> String {
         self.plain_name.clone()
