@@ -14,7 +14,7 @@ use super::recorder::{NAMES, Recorder, from_environment, sleep_millis};
 pub const CLIENTS: u64 = 3;
 /// A run goes on until so much happened, even on a slow machine, but not for ever.
 const MIN_GRANTS: usize = 60;
-const MAX_RUN: Duration = Duration::from_secs(150);
+const MAX_RUN: Duration = Duration::from_secs(300);
 /// A cluster without a leader for a while holds everybody up.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
