@@ -72,11 +72,15 @@ async fn a_lease_with_a_deleted_key_is_over() {
 async fn what_is_left_of_a_lease_goes() {
     let cluster = EtcdCluster::start(1);
     let (engine, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
-    let ada = take(&engine, "ada", &["s1", "s2"]).await;
+    let asked = Claim { request: Some("once".into()), ..claim("ada", &["s1", "s2"]) };
+    let ada = engine.acquire(asked.clone()).await.expect("free");
     delete_key(&cluster, "s1");
     let released = engine.release(&ada.lease_id).await;
     assert!(matches!(released, Err(Error::Refused(_))), "{released:?}");
     assert_eq!(count_keys(&cluster, "s2"), 0, "after a release");
+    // A request has one effect, whatever became of its lease.
+    let repeat = other.acquire(asked).await.expect("the same answer");
+    assert_eq!((repeat.lease_id.expose(), repeat.remaining), (ada.lease_id.expose(), Duration::ZERO));
 
     take(&engine, "ada", &["s1", "s2"]).await;
     delete_key(&cluster, "s1");

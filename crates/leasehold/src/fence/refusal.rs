@@ -124,7 +124,7 @@ pub(crate) struct SelfEnded(pub Option<BoxError>);
 
 impl fmt::Display for SelfEnded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the SQL ended its transaction itself, what stands before that is done")?;
+        f.write_str("the SQL ended its transaction itself: what stands before that may be done")?;
         match &self.0 {
             Some(error) => write!(f, "; then: {error}"),
             None => Ok(()),

@@ -209,7 +209,7 @@ impl EtcdAttempt {
     /// One of its keys is gone. Those that are left must not keep others out: the session that has them lives on.
     async fn place_lost(&self, tried: &AttemptTry, arrival: i64) -> TryOutcome {
         if tried.plan.wants.len() > 1 || tried.plan.request.is_some() {
-            let rest = tried.plan.delete_rest(arrival);
+            let rest = tried.plan.delete_place(arrival);
             if self.shared.txn_again(rest.clone()).await.is_err() {
                 let shared = self.shared.clone();
                 self.shared.spawn_background(async move {

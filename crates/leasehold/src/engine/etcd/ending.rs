@@ -56,7 +56,7 @@ impl EtcdShared {
             // etcd itself may have ended it, with its bucket: then nothing else tells its owner.
             if self.read_fate(plan, &reply)? == LeaseFate::Unknown {
                 self.ended.insert(plan.public, HowEnded::Stale);
-                self.delete_rest(plan, written).await?;
+                self.delete_rest(plan).await?;
             }
             return Ok(false);
         }

@@ -150,13 +150,13 @@ impl EtcdShared {
         let first_is_as_seen = reply.range(0).first().is_some_and(|kv| kv.mod_revision == own.written);
         match self.read_fate(&own.plan, &reply)? {
             LeaseFate::Live if first_is_as_seen => {
-                self.end_broken_lease(&own.plan, own.written).await?;
+                self.end_broken_lease(&own.plan).await?;
                 Ok(Err(Refusal::Stale))
             }
             LeaseFate::Live => Ok(Ok(None)),
             fate => {
                 if fate == LeaseFate::Unknown {
-                    self.delete_rest(&own.plan, own.written).await?;
+                    self.delete_rest(&own.plan).await?;
                 }
                 Ok(Err(self.refusal_of(public, &fate)))
             }
@@ -164,22 +164,22 @@ impl EtcdShared {
     }
 
     /// Ends a lease of which somebody deleted a key, not the first: what is left of it must not keep others out.
-    async fn end_broken_lease(self: &Arc<Self>, plan: &Arc<LeasePlan>, written: i64) -> Result<(), EtcdFailure> {
+    async fn end_broken_lease(self: &Arc<Self>, plan: &Arc<LeasePlan>) -> Result<(), EtcdFailure> {
         let ending = EndedValue::new(StoredEnd::Revoked, DELETED, &draw_call_name(), self.wall_millis());
         let reply = self.put_ending(plan, &ending).await?;
         self.ended.insert(plan.public, HowEnded::Stale);
         if reply.succeeded {
             self.freed(plan);
         } else if self.read_fate(plan, &reply)? == LeaseFate::Unknown {
-            self.delete_rest(plan, written).await?;
+            self.delete_rest(plan).await?;
         }
         Ok(())
     }
 
     /// Deletes what is left of a lease whose first key is gone without an ending.
-    pub async fn delete_rest(&self, plan: &LeasePlan, written: i64) -> Result<(), EtcdFailure> {
+    pub async fn delete_rest(&self, plan: &LeasePlan) -> Result<(), EtcdFailure> {
         if plan.wants.len() > 1 {
-            self.txn_again(plan.delete_rest(written)).await?;
+            self.txn_again(plan.delete_rest()).await?;
         }
         Ok(())
     }
@@ -340,10 +340,8 @@ impl EtcdShared {
         public: PublicId,
         call: &str,
     ) -> Result<Result<bool, Refusal>, EtcdFailure> {
-        let mut written = None;
         let plan = match self.own.get(public) {
             Some(own) => {
-                written = Some(own.written);
                 let over_at = self.own.over_at(public, own.written);
                 if over_at.is_some_and(|over_at| self.clock.now() >= over_at) {
                     self.lapse_lease(&own.plan, &own.value, own.written, over_at.unwrap_or(own.deadline)).await?;
@@ -365,8 +363,8 @@ impl EtcdShared {
             return Ok(Ok(true));
         }
         let fate = self.read_fate(&plan, &reply)?;
-        if let (LeaseFate::Unknown, Some(written)) = (&fate, written) {
-            self.delete_rest(&plan, written).await?;
+        if fate == LeaseFate::Unknown {
+            self.delete_rest(&plan).await?;
         }
         match fate {
             LeaseFate::Ended(ending) if ending.by == call => Ok(Ok(true)),

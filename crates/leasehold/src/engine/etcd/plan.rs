@@ -266,13 +266,18 @@ impl LeasePlan {
         TxnCall { compare: vec![TxnCondition::exists(self.first().key.clone())], success, failure: looks }
     }
 
-    /// Deletes what is left of a lease, or of a place in the queues, of which a key is gone. No try uses these keys again. The
-    /// request goes only as it came: it may be another try's by now.
-    pub fn delete_rest(&self, arrival: i64) -> TxnCall {
+    /// Deletes what is left of a place in the queues of which a key is gone. No try uses these keys again. The request goes
+    /// only as it came: it may be another try's by now.
+    pub fn delete_place(&self, arrival: i64) -> TxnCall {
         let compare = self.request.clone().map(|key| TxnCondition::written_at(key, arrival));
         let mut success = self.delete_keys();
         success.extend(self.request.clone().map(TxnPart::delete));
         TxnCall { compare: compare.into_iter().collect(), success, failure: self.delete_keys() }
+    }
+
+    /// Deletes what is left of a lease of which a key is gone. Its request stays: a repeat is told that the lease is over.
+    pub fn delete_rest(&self) -> TxnCall {
+        TxnCall { success: self.delete_keys(), ..TxnCall::default() }
     }
 
     /// How many parts of the reply to [`LeasePlan::leave`] come before the queues.
@@ -373,7 +378,8 @@ mod tests {
                 plan.end(Some((Vec::new(), 1))),
                 plan.lapse(9, (Vec::new(), 1), Some((&value, 2))),
                 plan.leave(&layout),
-                plan.delete_rest(9),
+                plan.delete_place(9),
+                plan.delete_rest(),
                 plan.resolve((Vec::new(), 1)),
             ];
             for txn in all.into_iter().chain(both).chain(tried) {

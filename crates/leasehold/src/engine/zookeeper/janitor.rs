@@ -192,7 +192,7 @@ async fn walk_nodes(
 
 /// Whether the first node of a lease is gone, of which a node for the resource `of` was read just now.
 ///
-/// A lease's nodes are made, renamed and deleted together, and a session reads nothing older than what it has read: a list
+/// A lease's nodes are made, renamed and deleted together, and a session reads nothing older than what it has read. So a list
 /// that lacks the first node means that the lease is over, and not that it is just being made.
 async fn is_gone(
     shared: &ZookeeperShared,
