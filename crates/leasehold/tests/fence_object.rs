@@ -190,6 +190,8 @@ struct LosingStore {
     inner: HttpStore,
     applies: bool,
     newer_follows: bool,
+    /// The first write is sent twice, as a client with retries does.
+    repeats: bool,
     lost: AtomicBool,
 }
 
@@ -205,6 +207,10 @@ impl ObjectStore for LosingStore {
     fn put<'a>(&'a self, key: &'a str, object: &'a NewObject, when: &'a PutCondition) -> StoreAnswer<'a, PutOutcome> {
         Box::pin(async move {
             if self.lost.swap(true, Ordering::SeqCst) {
+                return self.inner.put(key, object, when).await;
+            }
+            if self.repeats {
+                self.inner.put(key, object, when).await?;
                 return self.inner.put(key, object, when).await;
             }
             if self.applies {
@@ -235,7 +241,7 @@ async fn a_lost_answer_is_settled_by_the_id_of_the_write() {
         let plain = ObjectFence::untried(inner.clone(), true);
         let shown = "41:aaaaaaaaaaaaaaaa".parse().expect("a token");
         plain.update_shown(&shown, "seat", "/seat", |_| Ok(b"free".to_vec())).await.expect("admitted");
-        let store = LosingStore { inner, applies, newer_follows, lost: AtomicBool::new(false) };
+        let store = LosingStore { inner, applies, newer_follows, repeats: false, lost: AtomicBool::new(false) };
         let fence = ObjectFence::untried(store, true);
         let append = |old: Option<Vec<u8>>| Ok([old.unwrap_or_default(), b" ada".to_vec()].concat());
         let answer = fence.update_shown(&shown, "seat", "/seat", append).await;
@@ -246,6 +252,22 @@ async fn a_lost_answer_is_settled_by_the_id_of_the_write() {
         }
         assert_eq!(plain.read("/seat").await.expect("read").as_deref(), Some(body.as_bytes()), "{at}");
     }
+}
+
+/// Goal: a client of the store that sends a write twice, against the advice, does not make an edit twice.
+#[tokio::test]
+async fn a_write_that_meets_its_own_first_try_is_done() {
+    let server = ObjectServer::start(HASHES).await;
+    let inner = HttpStore { port: server.port() };
+    let plain = ObjectFence::untried(inner.clone(), true);
+    let shown = "41:aaaaaaaaaaaaaaaa".parse().expect("a token");
+    plain.update_shown(&shown, "seat", "/seat", |_| Ok(b"free".to_vec())).await.expect("admitted");
+    let lost = AtomicBool::new(false);
+    let fence =
+        ObjectFence::untried(LosingStore { inner, applies: true, newer_follows: false, repeats: true, lost }, true);
+    let append = |old: Option<Vec<u8>>| Ok([old.unwrap_or_default(), b" ada".to_vec()].concat());
+    fence.update_shown(&shown, "seat", "/seat", append).await.expect("admitted");
+    assert_eq!(plain.read("/seat").await.expect("read").as_deref(), Some(&b"free ada"[..]));
 }
 
 async fn race(habits: StoreHabits, planted: bool, size: u64) -> RaceVerdict {

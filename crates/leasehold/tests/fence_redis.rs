@@ -131,6 +131,20 @@ async fn several_resources_are_all_or_nothing() {
         RedisScript::new("redis.call('SET', KEYS[1], 'half'); return redis.call('LPUSH', KEYS[1], 'x')").key("k");
     let unknown = fence.eval(&newer, &["b"], half).await;
     assert!(matches!(unknown, Err(FenceError::Indeterminate { .. })), "{unknown:?}");
+    // Whatever an error that the script returns looks like: what it wrote before stays, once.
+    for (said, written) in [
+        ("SOLDOUT none", 1),
+        ("STALE presented=1 highest=2 fence=1", 2),
+        ("INVALID x", 3),
+        ("CORRUPT y", 4),
+        ("NOSCRIPT z", 5),
+    ] {
+        let text = format!("redis.call('INCRBY', KEYS[1], 1); return redis.error_reply('{said}') -- the end");
+        let unknown = fence.eval(&newer, &["b"], RedisScript::new(text).key("n")).await.expect_err("it failed");
+        let FenceError::Indeterminate { source, .. } = &unknown else { panic!("{said}: {unknown:?}") };
+        assert!(source.to_string().contains(said), "{source}");
+        assert_eq!(server.command(&["GET", "n"]).trim(), written.to_string(), "{said}");
+    }
     let no_lua = fence.eval(&newer, &["b"], RedisScript::new("return (")).await;
     assert!(matches!(no_lua, Err(FenceError::Invalid(_))), "{no_lua:?}");
     let shared = leasehold.acquire("s").shared().fenced().await.expect("granted");

@@ -261,6 +261,8 @@ impl Gate {
             return Err(Problem::unavailable("a newer request took over before this one was sent"));
         }
         if phases.is_closed() {
+            // The flight first: a cut must not reach a connection that others may take.
+            drop(flight);
             self.upstream.keep_idle(connection);
             return Err(Problem::unavailable("the client went away before anything was sent"));
         }

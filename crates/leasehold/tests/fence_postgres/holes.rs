@@ -108,6 +108,13 @@ async fn changed_functions_are_found() {
     let open = "CREATE OR REPLACE FUNCTION leasehold_fence.decide(guard text, resource text, shown text, kept text)
         RETURNS text LANGUAGE sql AS $$ SELECT shown $$";
     is_found_and_mended(Fenced::Row, open, &changed).await;
+    // The same text with other rights, or with names that a caller can replace.
+    for altered in ["SECURITY INVOKER", "RESET search_path"] {
+        let sql = format!("ALTER FUNCTION leasehold_fence.@GUARD_name() {altered}");
+        is_found_and_mended(Fenced::Keyed, &sql, &changed).await;
+    }
+    let sql = "ALTER FUNCTION leasehold_fence.admit(text, text, text, text) RESET search_path";
+    is_found_and_mended(Fenced::Keyed, sql, &changed).await;
 }
 
 /// Goal: the unique index that makes a row its own resource is missed when it is gone or checked late.

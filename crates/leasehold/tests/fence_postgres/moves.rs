@@ -233,15 +233,19 @@ async fn the_highest_token_counts_every_place() {
     assert_eq!(database.write("500", "INSERT INTO bills VALUES (1)").await, "ok");
     let highest = highest_token(&database.admin).await.unwrap();
     assert_eq!((highest[0].table.as_str(), highest[0].highest.get()), ("public.seats", 700));
-    let others = "CREATE SCHEMA leasehold; CREATE TABLE leasehold.schedule (name text, token bigint);
+    let others = r#"CREATE SCHEMA leasehold; CREATE TABLE leasehold.schedule (name text, token bigint);
         INSERT INTO leasehold.schedule VALUES ('nightly', 900);
         CREATE SCHEMA leasehold_boxoffice; CREATE TABLE leasehold_boxoffice.hold_seats (token bigint);
-        INSERT INTO leasehold_boxoffice.hold_seats VALUES (800)";
+        INSERT INTO leasehold_boxoffice.hold_seats VALUES (800);
+        CREATE TABLE leasehold_boxoffice.holds (live bool, body text);
+        INSERT INTO leasehold_boxoffice.holds VALUES
+            (true, '{"leases":[{"token":3},{"token":850}]}'), (true, '{"leases":[]}'), (false, '{"leases":[{"token":999}]}')"#;
     database.admin.batch_execute(others).await.unwrap();
     let highest = highest_token(&database.admin).await.unwrap();
     let found: Vec<_> = highest.iter().map(|source| (source.table.as_str(), source.highest.get())).collect();
     let expected = [
         ("leasehold.schedule", 900),
+        ("leasehold_boxoffice.holds", 850),
         ("leasehold_boxoffice.hold_seats", 800),
         ("public.seats", 700),
         ("leasehold_fence.seen", 500),

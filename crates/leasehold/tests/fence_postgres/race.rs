@@ -2,7 +2,7 @@
 //!
 //! Every admitted write leaves a row of history in the same transaction, with a number that is drawn after the fenced write:
 //! in the order of these numbers the tokens of a resource must never fall. A refusal as stale must name a higher token that
-//! somebody had shown before.
+//! somebody had shown before. A commit that was acknowledged is in the history, whatever was killed after it.
 //!
 //! Three kinds of kills, each counted: clients whose connection is cut inside of a transaction or at its COMMIT, backends that
 //! are terminated, and servers that end at once and recover.
@@ -32,6 +32,7 @@ struct Tally {
     committed: AtomicU64,
     refused: AtomicU64,
     again: AtomicU64,
+    deadlocks: AtomicU64,
     unknown: AtomicU64,
     /// Clients that were cut off before COMMIT, and while it was under way.
     cut_before: AtomicU64,
@@ -53,6 +54,8 @@ struct Race {
     granted: [AtomicI64; RESOURCES],
     tally: Tally,
     wrong: Mutex<Vec<String>>,
+    /// The numbers of the rows of history whose COMMIT was answered.
+    acknowledged: Mutex<Vec<i64>>,
     stop: AtomicBool,
     with_kills: bool,
 }
@@ -116,16 +119,23 @@ impl Race {
         };
         let done = self.transact(connected, resource, token, dice).await;
         self.tally.answers.fetch_add(1, Ordering::Relaxed);
-        let Err(error) = done else {
-            self.tally.committed.fetch_add(1, Ordering::Relaxed);
-            return true;
+        let error = match done {
+            Ok(written) => {
+                self.tally.committed.fetch_add(1, Ordering::Relaxed);
+                self.acknowledged.lock().unwrap().extend(written);
+                return true;
+            }
+            Err(error) => error,
         };
         if let Some(refusal) = refusal_from_sql(&error) {
             self.judge_refusal(resource, token, &refusal);
         } else {
             match error.code().map(|code| code.code().to_owned()).as_deref() {
-                Some("40001" | "40P01" | "23505") => {
+                Some("40001" | "23505") => {
                     self.tally.again.fetch_add(1, Ordering::Relaxed);
+                }
+                Some("40P01") => {
+                    self.tally.deadlocks.fetch_add(1, Ordering::Relaxed);
                 }
                 _ => {
                     self.tally.unknown.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +175,7 @@ impl Race {
         resource: usize,
         token: i64,
         dice: &mut Dice,
-    ) -> Result<(), tokio_postgres::Error> {
+    ) -> Result<Option<i64>, tokio_postgres::Error> {
         let level = ["READ COMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(4) as usize];
         let client = &connected.client;
         let (table, [seat, part], key) = self.target(resource, dice);
@@ -189,14 +199,15 @@ impl Race {
             client.batch_execute(&write).await?;
             1
         };
+        let mut noted = None;
         if written > 0 {
-            let history = "INSERT INTO history (resource, token) VALUES ($1, $2)";
-            client.execute(history, &[&(resource as i32), &token]).await?;
+            let history = "INSERT INTO history (resource, token) VALUES ($1, $2) RETURNING n";
+            noted = Some(client.query_one(history, &[&(resource as i32), &token]).await?.get(0));
         }
         if dice.roll(4) == 0 {
             tokio::time::sleep(Duration::from_millis(dice.roll(30))).await;
         }
-        self.commit_or_die(connected, dice).await
+        self.commit_or_die(connected, dice).await.map(|()| noted)
     }
 
     fn judge_refusal(&self, resource: usize, token: i64, refusal: &FenceRefusal) {
@@ -220,12 +231,13 @@ impl Tally {
     fn report_line(&self) -> String {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         format!(
-            "{} answers, {} committed, {} refused, {} to run again, {} unknown; {} clients cut before COMMIT and {} at it, {} \
+            "{} answers, {} committed, {} refused, {} to run again, {} deadlocks, {} unknown; {} clients cut before COMMIT and {} at it, {} \
              backends terminated, {} servers crashed",
             load(&self.answers),
             load(&self.committed),
             load(&self.refused),
             load(&self.again),
+            load(&self.deadlocks),
             load(&self.unknown),
             load(&self.cut_before),
             load(&self.cut_at_commit),
@@ -249,6 +261,13 @@ async fn count_stale(client: &Client) -> i64 {
     let sql = "SELECT count(*) FROM (SELECT token, max(token) OVER (PARTITION BY resource ORDER BY n
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM history) h WHERE token < before";
     client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// How many commits that were acknowledged are not in the history.
+async fn count_lost(client: &Client, race: &Race) -> i64 {
+    let acknowledged = race.acknowledged.lock().unwrap().clone();
+    let sql = "SELECT count(*) FROM unnest($1::bigint[]) a WHERE NOT EXISTS (SELECT FROM history h WHERE h.n = a)";
+    client.query_one(sql, &[&acknowledged]).await.unwrap().get(0)
 }
 
 async fn prepare(cluster: &Cluster, fenced: Fenced) -> String {
@@ -291,6 +310,7 @@ async fn run_race(
         granted: Default::default(),
         tally: Tally::default(),
         wrong: Mutex::default(),
+        acknowledged: Mutex::default(),
         stop: AtomicBool::new(false),
         with_kills,
     });
@@ -321,6 +341,7 @@ async fn run_race(
     }
     let client = cluster.client(database).await;
     let stale = count_stale(&client).await;
+    assert_eq!(count_lost(&client, &race).await, 0, "{fenced:?}: acknowledged commits that are not there");
     let wrong = race.wrong.lock().unwrap().len();
     println!("{fenced:?}: {}: {stale} stale, {wrong} wrongly refused", race.tally.report_line());
     (stale, race)

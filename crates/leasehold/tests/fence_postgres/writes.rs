@@ -203,6 +203,20 @@ async fn keys_and_values_are_fenced() {
     assert_eq!(database.holes().await, []);
     let several = site.leasehold.acquire_all(["a", "b"]).fenced().await.unwrap();
     assert!(matches!(opened[0].put(&several, b"").await, Err(FenceError::Invalid(_))));
+    // A connection that is lost is opened again; a write that met it had no effect, and says so.
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    database.admin.query(sql, &[]).await.unwrap();
+    let mut written = opened[1].put(&new, b"db-3").await;
+    for _ in 0..100 {
+        match written {
+            Err(FenceError::Unavailable { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+            _ => break,
+        }
+        written = opened[1].put(&new, b"db-3").await;
+    }
+    written.unwrap();
+    assert_eq!(opened[1].get("config/primary").await.unwrap().as_deref(), Some(&b"db-3"[..]));
 }
 
 /// Goal: the conditional UPDATE of people who want no triggers works as the guide says: stale writes touch no row.

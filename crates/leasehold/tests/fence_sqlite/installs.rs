@@ -77,6 +77,31 @@ fn a_removed_fence_is_remembered_unless_forgotten() {
     assert_eq!(remove(&mut connection, "halls", false).unwrap_err().to_string(), "halls is not fenced");
 }
 
+/// Goal: the highest token of a file counts every place that keeps tokens of leases, and no table of a user's own.
+#[test]
+fn the_highest_token_counts_every_place() {
+    let (mut connection, fence) = fenced_seats();
+    let highest = |connection: &_| highest_token(connection).unwrap().map_or(0, Token::get);
+    connection.execute_batch("CREATE TABLE holds (title TEXT); CREATE TABLE tokens (word TEXT)").unwrap();
+    assert_eq!(write(&fence, &mut connection, BOB, WRITE), "ok");
+    assert_eq!(highest(&connection), 42);
+    connection.execute_batch("DROP TABLE holds; DROP TABLE tokens").unwrap();
+    for (table, token) in [
+        ("CREATE TABLE leasehold_schedule (token INTEGER); INSERT INTO leasehold_schedule VALUES (50)", 50),
+        ("CREATE TABLE hold_seats (token INTEGER); INSERT INTO hold_seats VALUES (60)", 60),
+        ("CREATE TABLE sold_seats (token INTEGER); INSERT INTO sold_seats VALUES (70)", 70),
+        ("CREATE TABLE tokens (highest INTEGER); INSERT INTO tokens VALUES (80)", 80),
+        (
+            r#"CREATE TABLE holds (live INTEGER, body TEXT); INSERT INTO holds VALUES
+                (1, '{"leases":[{"token":3},{"token":90}]}'), (1, '{"leases":[]}'), (0, '{"leases":[{"token":999}]}')"#,
+            90,
+        ),
+    ] {
+        connection.execute_batch(table).unwrap();
+        assert_eq!(highest(&connection), token, "{table}");
+    }
+}
+
 /// Goal: who forgets its own memory does not forget that of another table with the same names.
 #[test]
 fn forgetting_leaves_what_other_tables_remember() {

@@ -206,8 +206,9 @@ impl<S: ObjectStore> ObjectFence<S> {
         let shown = picked.inspect_err(|_| counters::count_rejected(FenceKind::Object))?;
         let target = ObjectTarget { resource, key, shown };
         let mut pause = FIRST_PAUSE;
+        let mut last_write = None;
         for _ in 0..MAX_ROUNDS {
-            match self.try_round(&target, &mut change).await {
+            match self.try_round(&target, &mut change, &mut last_write).await {
                 Ok(PutRound::Again) => {}
                 Ok(PutRound::Done) => {
                     counters::count_admitted(FenceKind::Object);
@@ -229,11 +230,13 @@ impl<S: ObjectStore> ObjectFence<S> {
         Err(unavailable(key, "others write the object all the time".into()))
     }
 
-    /// Reads, decides, and writes if nothing changed between.
+    /// Reads, decides, and writes if nothing changed between. `last_write`: what the round before sent, and was told that
+    /// the condition did not hold.
     async fn try_round(
         &self,
         target: &ObjectTarget<'_>,
         change: &mut ObjectChange<'_>,
+        last_write: &mut Option<String>,
     ) -> Result<PutRound, FenceError> {
         let key = target.key;
         // The body is read only by who edits it.
@@ -244,6 +247,11 @@ impl<S: ObjectStore> ObjectFence<S> {
         } else {
             (self.store.head(key).await.map_err(|error| read_failed(key, error))?, None)
         };
+        // A client of the store that sent the write twice: its second try met its first.
+        let found = head.as_ref().and_then(|head| head.metadata.get(WRITE_METADATA));
+        if last_write.is_some() && found == last_write.as_ref() {
+            return Ok(PutRound::Done);
+        }
         let kept = head.as_ref().map(|head| kept_fence(head, key)).transpose()?.flatten();
         decide(kept, target.shown).into_result(target.resource)?;
         let (body, gone) = match change {
@@ -257,7 +265,10 @@ impl<S: ObjectStore> ObjectFence<S> {
         };
         match self.store.put(key, &sent.object, &sent.condition).await {
             Ok(PutOutcome::Written { .. }) => Ok(PutRound::Done),
-            Ok(PutOutcome::ConditionFailed) => Ok(PutRound::Again),
+            Ok(PutOutcome::ConditionFailed) => {
+                *last_write = sent.object.metadata.get(WRITE_METADATA).cloned();
+                Ok(PutRound::Again)
+            }
             Err(StoreError::NoEffect(source)) => Err(unavailable(key, source)),
             Err(StoreError::Invalid(sentence)) => Err(FenceError::Invalid(sentence)),
             Err(StoreError::Unknown(source)) => Ok(PutRound::Unknown { sent, source }),

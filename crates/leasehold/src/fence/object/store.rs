@@ -13,8 +13,8 @@ pub type StoreAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// Cloud Storage (`ifGenerationMatch`).
 ///
 /// It has no signatures and no retries of its own: those belong to the client of the store. **Turn the client's retries of
-/// `put` off**, or let a retry that finds its own first try be [`PutOutcome::ConditionFailed`]: the fence finds out by
-/// itself whose write it was.
+/// `put` off.** A retry that meets its own first try is [`PutOutcome::ConditionFailed`], and the fence recognises the
+/// write as its own, but only while nobody else has written since. After that an edit would be made twice.
 pub trait ObjectStore: Send + Sync {
     /// The object; none if there is none. It must be as new as the last acknowledged `put`.
     fn get<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<StoredObject>>;

@@ -8,7 +8,7 @@ use super::holes::table_holes;
 use super::install::FenceMode;
 use super::row_memory::has_rows_below;
 use super::sql_refusal::failure_before_commit;
-use super::sql_text::{DATABASE_SQL, FenceText, Remember, function_bodies};
+use super::sql_text::{DATABASE_SQL, FenceText, Remember, function_texts};
 use super::table::{TableShape, read_shape};
 use crate::Token;
 use crate::fence::hole::{FenceHole, HoleKind};
@@ -107,7 +107,7 @@ async fn examine_all(client: &Client, exact: bool) -> Result<(FenceExamination, 
     }
     found.highest_by_name = highest_of_names(client).await?;
     if !rows.is_empty() {
-        for name in changed_functions(client, &function_bodies(DATABASE_SQL)).await? {
+        for name in changed_functions(client, &function_texts(DATABASE_SQL)).await? {
             let sentence = format!("leasehold_fence.{name} is missing or changed: install any table again");
             found.holes.push(FenceHole::new(HoleKind::FunctionChanged, "", sentence));
         }
@@ -207,13 +207,20 @@ async fn highest_by_name(client: &Client, row: &FencedRow) -> Result<Option<Toke
     Ok(token_from_sql(highest))
 }
 
-/// Rows written since the fence came. Free: the statistics count them anyway.
+/// Rows written since the fence came. Free: the statistics count them anyway. They begin anew with a reset by hand, and with a
+/// crash: then every view of the server has the same moment of a reset.
 async fn written_rows(client: &Client, row: &FencedRow) -> Result<u64, SqlError> {
-    let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_all_tables
+    let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint,
+            EXISTS (SELECT FROM leasehold_fence.fenced f, pg_stat_database d, pg_stat_archiver a, pg_stat_bgwriter b, pg_stat_wal w
+                WHERE f.guard = $2 AND d.datname = current_database() AND (d.stats_reset > f.installed
+                    OR a.stats_reset > f.installed AND a.stats_reset = b.stats_reset AND b.stats_reset = w.stats_reset))
+        FROM pg_stat_all_tables
         WHERE relid IN (SELECT $1::oid UNION SELECT relid FROM pg_partition_tree($1::oid::regclass))";
-    let written: i64 = client.query_one(sql, &[&row.rel]).await?.try_get(0)?;
-    // The statistics may have been reset meanwhile.
-    Ok(u64::try_from(written - row.rows_before).unwrap_or_default())
+    let answer = client.query_one(sql, &[&row.rel, &row.guard]).await?;
+    let (written, is_reset): (i64, bool) = (answer.try_get(0)?, answer.try_get(1)?);
+    // Fewer than there were before the fence: the statistics of this table alone were reset.
+    let before = if is_reset || written < row.rows_before { 0 } else { row.rows_before };
+    Ok(u64::try_from(written - before).unwrap_or_default())
 }
 
 async fn rejected_writes(client: &Client, guard: &str) -> Result<u64, SqlError> {

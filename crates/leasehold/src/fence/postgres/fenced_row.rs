@@ -3,7 +3,7 @@
 use leasehold_postgres::tokio_postgres::{Error as SqlError, GenericClient, Row};
 
 use super::install::FenceMode;
-use super::sql_text::{DATABASE_SQL, Remember, function_bodies};
+use super::sql_text::{DATABASE_SQL, FunctionText, Remember, function_texts};
 use crate::fence::refusal::FenceError;
 use crate::fence::resource_template::ResourceTemplate;
 
@@ -65,20 +65,25 @@ pub(super) async fn read_fenced(client: &impl GenericClient) -> Result<Vec<Fence
     client.query(sql, &[]).await?.iter().map(FencedRow::from_row).collect()
 }
 
-/// The functions of this database whose text is not ours: missing, or changed.
+/// The functions of this database that are not ours: missing, or changed in text or rights.
 pub(super) async fn changed_functions(
     client: &impl GenericClient,
-    expected: &[(String, String)],
+    expected: &[FunctionText],
 ) -> Result<Vec<String>, SqlError> {
-    let sql = "SELECT p.proname::text, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-               WHERE n.nspname = 'leasehold_fence'";
-    let rows = client.query(sql, &[]).await?;
+    let sql = "SELECT p.proname::text, p.prosrc, p.prosecdef,
+                   coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
+               FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'leasehold_fence'";
     let mut found = Vec::new();
-    for row in &rows {
-        found.push((row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?));
+    for row in client.query(sql, &[]).await? {
+        found.push(FunctionText {
+            name: row.try_get(0)?,
+            body: row.try_get(1)?,
+            is_definer: row.try_get(2)?,
+            has_search_path: row.try_get(3)?,
+        });
     }
     let changed = expected.iter().filter(|function| !found.contains(function));
-    Ok(changed.map(|(name, _)| name.clone()).collect())
+    Ok(changed.map(|function| function.name.clone()).collect())
 }
 
 /// Whether what is installed once in a database is there, in this version.
@@ -86,7 +91,7 @@ pub(super) async fn database_is_current(client: &impl GenericClient) -> Result<b
     let tables =
         "SELECT to_regclass('leasehold_fence.seen') IS NOT NULL AND to_regclass('leasehold_fence.fenced') IS NOT NULL";
     let there: bool = client.query_one(tables, &[]).await?.try_get(0)?;
-    Ok(there && changed_functions(client, &function_bodies(DATABASE_SQL)).await?.is_empty())
+    Ok(there && changed_functions(client, &function_texts(DATABASE_SQL)).await?.is_empty())
 }
 
 /// The guard whose memory is in the column of a table, from the comment of the column.

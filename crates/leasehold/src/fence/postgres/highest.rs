@@ -4,15 +4,25 @@ use leasehold_postgres::tokio_postgres::{Client, Error as SqlError, GenericClien
 
 use super::fenced_row::read_fenced;
 use super::sql_refusal::failure_before_commit;
-use super::sql_text::{Remember, quote_ident};
+use super::sql_text::Remember;
 use super::table::{TableShape, read_shape};
 use crate::Token;
 use crate::fence::counters::FenceKind;
 use crate::fence::refusal::FenceError;
 
-/// Tables of other parts of Leasehold that keep tokens of leases in a column `token`.
-const OTHER_SOURCES: [(&str, &str); 3] =
-    [("leasehold", "schedule"), ("leasehold_boxoffice", "hold_seats"), ("leasehold_boxoffice", "sold_seats")];
+/// Tables of the parts of Leasehold that keep tokens of leases, and how the highest is read.
+const OTHER_SOURCES: [(&str, &str); 5] = [
+    ("leasehold_fence.seen", "SELECT max(token) FROM leasehold_fence.seen"),
+    ("leasehold.schedule", "SELECT max(token) FROM leasehold.schedule"),
+    ("leasehold_boxoffice.hold_seats", "SELECT max(token) FROM leasehold_boxoffice.hold_seats"),
+    ("leasehold_boxoffice.sold_seats", "SELECT max(token) FROM leasehold_boxoffice.sold_seats"),
+    // Places of areas have the tokens of the leases of live holds.
+    (
+        "leasehold_boxoffice.holds",
+        "SELECT max((l ->> 'token')::bigint) FROM leasehold_boxoffice.holds h,
+            jsonb_array_elements(h.body::jsonb -> 'leases') l WHERE h.live",
+    ),
+];
 
 /// Rows up to which a table is read whole, even where a sample would do.
 const WHOLE_TABLE_ROWS: f32 = 200_000.0;
@@ -89,14 +99,11 @@ async fn read_all(client: &Client) -> Result<(Vec<TokenSource>, Vec<String>), Sq
             sources.extend(found.highest.map(|highest| TokenSource { table: shape.display_name(), highest }));
         }
     }
-    let seen = std::iter::once(&("leasehold_fence", "seen"));
-    for (schema, table) in seen.chain(&OTHER_SOURCES) {
-        let relation = format!("{}.{}", quote_ident(schema), quote_ident(table));
-        let there: bool = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&relation]).await?.try_get(0)?;
+    for (table, sql) in OTHER_SOURCES {
+        let there: bool = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await?.try_get(0)?;
         if there {
-            let row = client.query_one(&format!("SELECT max(token) FROM {relation}"), &[]).await?;
-            let highest = token_from_sql(row.try_get(0)?);
-            sources.extend(highest.map(|highest| TokenSource { table: format!("{schema}.{table}"), highest }));
+            let highest = token_from_sql(client.query_one(sql, &[]).await?.try_get(0)?);
+            sources.extend(highest.map(|highest| TokenSource { table: table.to_owned(), highest }));
         }
     }
     sources.sort_by_key(|source| std::cmp::Reverse(source.highest));

@@ -6,7 +6,7 @@ use super::FENCE_VERSION;
 use super::fenced_row::{FencedRow, changed_functions};
 use super::install::FenceMode;
 use super::sql_text::{
-    ExpectedTrigger, FenceText, Remember, TRIGGER_NAMES, TRUNCATE_TRIGGER, function_bodies, quote_ident,
+    ExpectedTrigger, FenceText, Remember, TRIGGER_NAMES, TRUNCATE_TRIGGER, function_texts, quote_ident,
 };
 use super::table::TableShape;
 use crate::fence::hole::{FenceHole, HoleKind};
@@ -76,7 +76,7 @@ pub(super) async fn table_holes(
             if let Some(why) = shape.why_not_row(&template).filter(|_| row.store == Remember::Row) {
                 add(HoleKind::KeysNotUnique, format!("{why}: make it again, or install with --remember name"));
             }
-            for name in changed_functions(client, &function_bodies(&sql)).await? {
+            for name in changed_functions(client, &function_texts(&sql)).await? {
                 add(HoleKind::FunctionChanged, format!("leasehold_fence.{name} is missing or changed: install again"));
             }
         }

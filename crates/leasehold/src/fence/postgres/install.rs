@@ -18,7 +18,7 @@ use super::permission::{InstallPermission, read_permission};
 use super::row_memory::{has_memory, has_rows_below, lift_rows_sql};
 use super::sql_refusal::{WorkFailure, failure_before_commit, failure_of_commit, unavailable};
 use super::sql_text::{
-    DATABASE_SQL, FenceText, Remember, TRIGGER_NAMES, function_bodies, key_warning, quote_ident, quote_literal,
+    DATABASE_SQL, FenceText, Remember, TRIGGER_NAMES, function_texts, key_warning, quote_ident, quote_literal,
 };
 use super::table::{TableShape, find_table, read_shape};
 use crate::clock::{Clock as _, SystemClock};
@@ -36,6 +36,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 const INSTALL_LOCK: i64 = 5_497_641;
 
 const ATTEMPT: &str = "install or remove the fence";
+
+/// The first with CREATE OR REPLACE TRIGGER.
+const OLDEST_SERVER: i32 = 140_000;
 
 /// What a fence does with a write that it must not admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -269,6 +272,10 @@ async fn plan(
     shape: &TableShape,
     permission: &InstallPermission,
 ) -> Result<InstallReport, InstallFailure> {
+    let version: i32 = client.query_one("SELECT current_setting('server_version_num')::int", &[]).await?.try_get(0)?;
+    if version < OLDEST_SERVER {
+        return Err(invalid(format!("this is PostgreSQL {}: a fence needs 14 or newer", version / 10_000)));
+    }
     let fenced = read_fenced(client).await?;
     let before = fenced.iter().find(|row| row.rel == shape.oid);
     if before.is_some_and(|row| row.version > FENCE_VERSION) {
@@ -304,7 +311,7 @@ async fn plan(
     let text = FenceText { guard: &guard, shape, template: &template, store };
     let mut statements = statements(client, &text, options.mode, before, remembered.as_deref(), &mut notes).await?;
     if statements.len() > 1 {
-        let names: Vec<String> = function_bodies(&text.functions()?).into_iter().map(|(name, _)| name).collect();
+        let names: Vec<String> = function_texts(&text.functions()?).into_iter().map(|function| function.name).collect();
         statements.extend(permission.hand_over(&guard, &names));
     }
     Ok(InstallReport {

@@ -1,7 +1,8 @@
 //! A table of keys and values that is fenced from the start: the key is the resource that is leased.
 
+use leasehold_postgres::DatabaseAddress;
 use leasehold_postgres::tokio_postgres::Client;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::install::{FenceMode, InstallOptions, install};
 use super::sql_refusal::{failure_before_commit, unavailable};
@@ -36,6 +37,7 @@ const TABLE: &str = "leasehold_fence.kv";
 /// ```
 #[derive(Debug)]
 pub struct Kv {
+    address: DatabaseAddress,
     /// One connection: writes of one process stand in a queue.
     client: Mutex<Client>,
 }
@@ -47,14 +49,24 @@ impl Kv {
     ///
     /// [`FenceError::Invalid`] for a URL that is none, [`FenceError::Unavailable`] when nobody answers there.
     pub async fn open(url: &str) -> Result<Self, FenceError> {
-        let mut client = super::connect(url).await?;
+        let address = super::address_of(url)?;
+        let mut client = super::connect_to(&address).await?;
         let sql = "SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass('leasehold_fence.kv')
                    AND tgname = 'zz_leasehold_fence' AND tgenabled = 'A')";
         let row = client.query_one(sql, &[]).await.map_err(|error| unavailable(&error, "look for the table"))?;
         if !row.get::<_, bool>(0) {
             Self::make_table(&mut client).await?;
         }
-        Ok(Self { client: Mutex::new(client) })
+        Ok(Self { address, client: Mutex::new(client) })
+    }
+
+    /// The connection, opened again if it is lost.
+    async fn client(&self) -> Result<MutexGuard<'_, Client>, FenceError> {
+        let mut client = self.client.lock().await;
+        if client.is_closed() {
+            *client = super::connect_to(&self.address).await?;
+        }
+        Ok(client)
     }
 
     async fn make_table(client: &mut Client) -> Result<(), FenceError> {
@@ -86,7 +98,7 @@ impl Kv {
         let sql = "INSERT INTO leasehold_fence.kv AS x (resource, value) VALUES ($1, $2)
                    ON CONFLICT (resource) DO UPDATE SET value = excluded.value";
         let resource = only_resource(lease)?;
-        let mut client = self.client.lock().await;
+        let mut client = self.client().await?;
         FencedWrite::under(lease)?
             .run(&mut client, async |tx| {
                 tx.execute(sql, &[&resource, &value]).await?;
@@ -103,7 +115,7 @@ impl Kv {
     pub async fn delete(&self, lease: &FencedLease) -> Result<bool, FenceError> {
         let sql = "DELETE FROM leasehold_fence.kv WHERE resource = $1";
         let resource = only_resource(lease)?;
-        let mut client = self.client.lock().await;
+        let mut client = self.client().await?;
         FencedWrite::under(lease)?.run(&mut client, async |tx| Ok(tx.execute(sql, &[&resource]).await? == 1)).await
     }
 
@@ -113,7 +125,7 @@ impl Kv {
     ///
     /// [`FenceError::Unavailable`] when the database cannot be asked.
     pub async fn get(&self, resource: &str) -> Result<Option<Vec<u8>>, FenceError> {
-        let client = self.client.lock().await;
+        let client = self.client().await?;
         let row = client.query_opt("SELECT value FROM leasehold_fence.kv WHERE resource = $1", &[&resource]).await;
         let row = row.map_err(|error| unavailable(&error, "read a value"))?;
         Ok(row.map(|row| row.get(0)))

@@ -42,6 +42,7 @@ mod sql_text;
 mod table;
 mod transaction;
 
+use leasehold_postgres::DatabaseAddress;
 use leasehold_postgres::tokio_postgres::Client;
 
 pub use examine::{FenceExamination, FencedTable, examine};
@@ -85,7 +86,11 @@ pub async fn check_fence(
 ///
 /// [`FenceError::Invalid`] for a URL that is none, [`FenceError::Unavailable`] when nobody answers there.
 pub async fn connect(url: &str) -> Result<Client, FenceError> {
-    use leasehold_postgres::{ConnectTimes, DatabaseAddress};
+    connect_to(&address_of(url)?).await
+}
+
+fn address_of(url: &str) -> Result<DatabaseAddress, FenceError> {
+    use leasehold_postgres::ConnectTimes;
     use std::time::Duration;
     let times = ConnectTimes {
         connect_timeout: Duration::from_secs(5),
@@ -94,6 +99,10 @@ pub async fn connect(url: &str) -> Result<Client, FenceError> {
     };
     let mut address = DatabaseAddress::from_url(url, "leasehold fence", times).map_err(FenceError::Invalid)?;
     address.want_primary();
+    Ok(address)
+}
+
+async fn connect_to(address: &DatabaseAddress) -> Result<Client, FenceError> {
     let attempt = format!("connect to PostgreSQL at {}", address.places());
     address.connect().await.map_err(|error| sql_refusal::unavailable(&error, &attempt))
 }

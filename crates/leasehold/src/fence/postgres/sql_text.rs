@@ -301,23 +301,39 @@ pub(super) fn key_warning(column: &KeyColumn) -> Option<String> {
     Some(format!("the key {} {why}: equal values that are written differently are two resources", column.name))
 }
 
-/// The functions in a text of ours: their names, and their bodies as `pg_proc.prosrc` has them.
-pub(super) fn function_bodies(sql: &str) -> Vec<(String, String)> {
-    let mut bodies = Vec::new();
+/// A function of ours, as `pg_proc` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FunctionText {
+    pub name: String,
+    pub body: String,
+    /// It runs with the rights of its owner.
+    pub is_definer: bool,
+    /// It sees `pg_catalog` alone, whatever the caller's path is.
+    pub has_search_path: bool,
+}
+
+/// The functions in a text of ours.
+pub(super) fn function_texts(sql: &str) -> Vec<FunctionText> {
+    let mut functions = Vec::new();
     let mut rest = sql;
     while let Some((_, after)) = rest.split_once("FUNCTION leasehold_fence.") {
         let name: String = after.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
         let is_definition = after.starts_with(&format!("{name}("));
         let mut pieces = after.splitn(3, BODY_QUOTE);
         match (is_definition, pieces.next(), pieces.next(), pieces.next()) {
-            (true, Some(_), Some(body), Some(tail)) => {
-                bodies.push((name, body.to_owned()));
+            (true, Some(head), Some(body), Some(tail)) => {
+                functions.push(FunctionText {
+                    name,
+                    body: body.to_owned(),
+                    is_definer: head.contains("SECURITY DEFINER"),
+                    has_search_path: head.contains("SET search_path = pg_catalog, pg_temp"),
+                });
                 rest = tail;
             }
             _ => rest = after,
         }
     }
-    bodies
+    functions
 }
 
 /// An identifier, quoted.
@@ -384,7 +400,7 @@ mod tests {
             }
             assert!(triggers.contains("\"pub\"\"lic\".\"Se ats\""), "{triggers}");
             assert!(triggers.contains("TRUNCATE ON \"p\".\"one\""), "{triggers}");
-            assert!(!function_bodies(&functions).is_empty());
+            assert!(!function_texts(&functions).is_empty());
         }
         let (functions, _) = text("it's {id}\\", &["id"], Remember::Row).unwrap();
         assert!(functions.contains("'it''s ' OPERATOR") && functions.contains(r"E'\\'"), "{functions}");
@@ -398,7 +414,11 @@ mod tests {
 
     #[test]
     fn the_functions_of_the_database_are_found_with_their_bodies() {
-        let names: Vec<String> = function_bodies(DATABASE_SQL).into_iter().map(|(name, _)| name).collect();
+        let functions = function_texts(DATABASE_SQL);
+        let names: Vec<&str> = functions.iter().map(|function| function.name.as_str()).collect();
+        let definers: Vec<bool> = functions.iter().map(|function| function.is_definer).collect();
+        assert_eq!(definers, [true, false, false, true, true, true, false, false]);
+        assert!(functions.iter().all(|function| function.has_search_path));
         assert_eq!(names, ["refuse", "pick", "decide", "admit", "admit_one", "check", "key_text", "no_truncate"]);
     }
 }

@@ -65,6 +65,13 @@ const OWN_PREFIX: &[u8] = b"leasehold:";
 const GUARD: &str = include_str!("guard.lua");
 /// The caller's part for one command.
 const COMMAND: &str = include_str!("command.lua");
+/// Around a caller's script: an error that it returns is told from one of the guard, and from one of the server.
+const SCRIPT_BEGIN: &str = "local answer = (function()\n";
+const SCRIPT_END: &str = concat!(
+    "\nend)()\n",
+    "if type(answer) == 'table' and answer.err then return redis.error_reply('WORKFAILED ' .. answer.err) end\n",
+    "return answer\n",
+);
 /// Lua cannot unpack many more.
 const MAX_ARGUMENTS: usize = 4000;
 
@@ -183,7 +190,7 @@ impl RedisFence {
     ///
     /// # Errors
     ///
-    /// As [`RedisFence::write`], but a script that fails half-way leaves what it did before:
+    /// As [`RedisFence::write`], but a script that fails, or returns an error, leaves what it did before:
     /// [`FenceError::Indeterminate`].
     pub async fn eval(
         &self,
@@ -195,7 +202,7 @@ impl RedisFence {
             let sentence = "the script of a caller has no #! line: the guard stands before it";
             return Err(FenceError::Invalid(sentence.into()));
         }
-        let text = ScriptText::new(format!("{}{}", self.guard, script.text));
+        let text = ScriptText::new(format!("{}{SCRIPT_BEGIN}{}{SCRIPT_END}", self.guard, script.text));
         let call = FencedCall::new(&FenceSetting::for_lease(lease)?, resources, script.keys, script.args)?;
         self.run_script(&text, &call, WorkKind::Script).await
     }

@@ -71,6 +71,13 @@ pub(super) fn read_error(error: &RedisError, resources: &[&str], work: WorkKind)
     let detail = error.detail().unwrap_or_default();
     let in_script = detail.contains("user_script");
     match code {
+        "ERR" if detail.starts_with("Error compiling script") => {
+            ReplyMeaning::Invalid(format!("the script is no Lua: {detail}"))
+        }
+        // Whatever else the error looks like: a part of the script may be done.
+        _ if work == WorkKind::Script && (in_script || code == "WORKFAILED") => {
+            ReplyMeaning::Unknown(format!("the script failed, what it did before stays: {code} {detail}").into())
+        }
         "STALE" | "OTHERLEASE" => match read_refusal(code, detail, resources) {
             Some(refusal) => ReplyMeaning::Refused(refusal),
             None => ReplyMeaning::NoEffect("the fence refused with tokens that cannot be read".into()),
@@ -80,14 +87,8 @@ pub(super) fn read_error(error: &RedisError, resources: &[&str], work: WorkKind)
         "NOAUTH" | "WRONGPASS" => ReplyMeaning::Invalid("the server refuses this user or password".into()),
         "NOPERM" => ReplyMeaning::Invalid(format!("the server's ACL denies this user what the fence needs: {detail}")),
         "MOVED" | "ASK" | "CROSSSLOT" => ReplyMeaning::Invalid("this Redis is a cluster".into()),
-        "ERR" if detail.contains("compiling script") => {
-            ReplyMeaning::Invalid(format!("the script is no Lua: {detail}"))
-        }
-        // The script ran: the fence admitted it.
-        _ if in_script && work == WorkKind::Command => ReplyMeaning::Work(format!("{code} {detail}").into()),
-        _ if in_script => {
-            ReplyMeaning::Unknown(format!("the script failed, what it did before stays: {detail}").into())
-        }
+        // The command ran: the fence admitted it.
+        _ if in_script => ReplyMeaning::Work(format!("{code} {detail}").into()),
         _ => ReplyMeaning::NoEffect(format!("the server refused: {code} {detail}").into()),
     }
 }

@@ -10,8 +10,18 @@ use crate::fence::hole::{FenceHole, HoleKind};
 use crate::fence::refusal::FenceError;
 use crate::fence::resource_template::ResourceTemplate;
 
-/// Tables of the box office's ledger that keep tokens of leases.
-const LEDGER_TABLES: [&str; 2] = ["hold_seats", "sold_seats"];
+/// Tables that keep tokens of leases, and the column. The first is the fence's, then those of schedules and of the ledger of
+/// the box office.
+const SOURCES: [(&str, &str); 5] = [
+    ("leasehold_seen", "token"),
+    ("leasehold_schedule", "token"),
+    ("hold_seats", "token"),
+    ("sold_seats", "token"),
+    ("tokens", "highest"),
+];
+/// Places of areas in the ledger of the box office: they have the tokens of the leases of live holds.
+const AREA_TOKENS: &str = "SELECT max(CAST(l.value ->> 'token' AS INTEGER))
+    FROM holds h, json_each(h.body, '$.leases') l WHERE h.live = 1";
 
 /// One fenced table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,35 +67,41 @@ pub fn examine(connection: &Connection) -> Result<SqliteExamination, FenceError>
     examine_all(connection).map_err(|error| unavailable(error, "examine the fences"))
 }
 
-/// The highest token that the file has seen: of the fences, and of a ledger of the box office.
+/// The highest token of leases that the file has seen: of fences, of schedules, and of a ledger of the box office.
 ///
 /// # Errors
 ///
 /// [`FenceError::Unavailable`] when the file cannot be read.
 pub fn highest_token(connection: &Connection) -> Result<Option<Token>, FenceError> {
     let read = || -> rusqlite::Result<Option<Token>> {
+        let has_columns = |table: &str, columns: &[&str]| -> rusqlite::Result<bool> {
+            let there = if has_table(connection, table)? { read_columns(connection, table)? } else { Vec::new() };
+            Ok(columns.iter().all(|column| there.iter().any(|name| name == column)))
+        };
         let mut highest = None;
-        for table in std::iter::once("leasehold_seen").chain(LEDGER_TABLES) {
-            let has_token = has_table(connection, table)? && read_columns(connection, table)?.contains(&"token".into());
-            if has_token {
-                highest = highest.max(highest_in(connection, table)?);
+        for (table, column) in SOURCES {
+            if has_columns(table, &[column])? {
+                highest = highest.max(read_token(connection, &format!("SELECT max({column}) FROM {table}"))?);
             }
+        }
+        // Tables of these names may be a user's own.
+        if has_columns("hold_seats", &["token"])? && has_columns("holds", &["body", "live"])? {
+            highest = highest.max(read_token(connection, AREA_TOKENS)?);
         }
         Ok(highest)
     };
     read().map_err(|error| unavailable(error, "read the highest token"))
 }
 
-fn highest_in(connection: &Connection, table: &str) -> rusqlite::Result<Option<Token>> {
-    let highest: Option<i64> =
-        connection.query_row(&format!("SELECT max(token) FROM {table}"), [], |row| row.get(0))?;
+fn read_token(connection: &Connection, sql: &str) -> rusqlite::Result<Option<Token>> {
+    let highest: Option<i64> = connection.query_row(sql, [], |row| row.get(0))?;
     Ok(highest.and_then(|number| u64::try_from(number).ok()).and_then(Token::new))
 }
 
 fn examine_all(connection: &Connection) -> rusqlite::Result<SqliteExamination> {
     let mut found = SqliteExamination::default();
     if has_table(connection, "leasehold_seen")? {
-        found.highest = highest_in(connection, "leasehold_seen")?;
+        found.highest = read_token(connection, "SELECT max(token) FROM leasehold_seen")?;
     }
     for row in read_fenced(connection)? {
         if !has_table(connection, &row.table)? {
