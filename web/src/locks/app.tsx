@@ -18,8 +18,8 @@ const refuges = ['#detail-title', '#key', '#list', '.opener', '#main'];
 
 export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
   const [, redraw] = useReducer((n: number) => n + 1, 0);
-  useEffect(() => live.onChange(() => redraw(undefined)), [live]);
-  useEffect(() => recipes.onChange(() => redraw(undefined)), [recipes]);
+  useLayoutEffect(() => live.onChange(() => redraw(undefined)), [live]);
+  useLayoutEffect(() => recipes.onChange(() => redraw(undefined)), [recipes]);
 
   useLayoutEffect(() => keepFocus(document.body, refuges), []);
 
@@ -29,17 +29,19 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
   const [query, setQuery] = useState(() => fromAddress(location.hash).query);
   const [help, setHelp] = useState(false);
   const [letters, setLetters] = useState(() => localStorage.getItem(lettersItem) !== 'off');
-  const openName = live.detail?.name ?? null;
-  const openRecipe = recipes.runs?.name ?? recipes.dead?.name ?? null;
+  const openName = openOf(live);
+  const openRecipe = openRecipeOf(recipes);
 
-  useEffect(() => {
+  // Before the paint: what is seen has its address, so a reload at any moment comes back to it.
+  useLayoutEffect(() => {
     const { resource, recipe } = fromAddress(location.hash);
     if (resource !== null && resource !== '') live.open(resource);
     if (view !== 'leases') recipes.show(view);
     if (view !== 'leases' && recipe !== null) recipes.open(view, recipe);
   }, [live, recipes]);
-  useEffect(() => {
-    const hash = toAddress({ view, query, resource: openName, recipe: openRecipe });
+  useLayoutEffect(() => {
+    // Asked anew: what the address named was opened after this was rendered.
+    const hash = toAddress({ view, query, resource: openOf(live), recipe: openRecipeOf(recipes) });
     history.replaceState(null, '', hash === '' ? location.pathname : `#${hash}`);
   }, [view, query, openName, openRecipe]);
 
@@ -98,6 +100,9 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
     </div>
   );
 }
+
+const openOf = (live: Live): string | null => live.detail?.name ?? null;
+const openRecipeOf = (recipes: Recipes): string | null => recipes.runs?.name ?? recipes.dead?.name ?? null;
 
 function skip(event: Event): void {
   event.preventDefault();
