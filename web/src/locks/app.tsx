@@ -25,8 +25,10 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
 
   const narrow = useMedia('(max-width: 719px)');
   const single = useMedia('(max-width: 1079px)');
-  const [view, setView] = useState<View>(() => fromAddress(location.hash).view);
-  const [query, setQuery] = useState(() => fromAddress(location.hash).query);
+  // Read once: the tab writes the address before the page as a whole could read it.
+  const [begin] = useState(() => fromAddress(location.hash));
+  const [view, setView] = useState<View>(begin.view);
+  const [query, setQuery] = useState(begin.query);
   const [help, setHelp] = useState(false);
   const [letters, setLetters] = useState(() => localStorage.getItem(lettersItem) !== 'off');
   const openName = openOf(live);
@@ -34,16 +36,17 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
 
   // Before the paint: what is seen has its address, so a reload at any moment comes back to it.
   useLayoutEffect(() => {
-    const { resource, recipe } = fromAddress(location.hash);
+    const { resource, recipe } = begin;
     if (resource !== null && resource !== '') live.open(resource);
     if (view !== 'leases') recipes.show(view);
     if (view !== 'leases' && recipe !== null) recipes.open(view, recipe);
   }, [live, recipes]);
-  useLayoutEffect(() => {
-    // Asked anew: what the address named was opened after this was rendered.
+  const writeAddress = () => {
+    // Asked anew: what is open may be newer than this rendering.
     const hash = toAddress({ view, query, resource: openOf(live), recipe: openRecipeOf(recipes) });
     history.replaceState(null, '', hash === '' ? location.pathname : `#${hash}`);
-  }, [view, query, openName, openRecipe]);
+  };
+  useLayoutEffect(writeAddress, [view, query, openName, openRecipe]);
 
   useEffect(() => live.show(view === 'leases'), [live, view]);
 
@@ -81,7 +84,15 @@ export function App({ live, recipes }: { live: Live; recipes: Recipes }) {
           one with <code>leasehold key create --role read</code>.
         </Gate>
       ) : view === 'leases' ? (
-        <Leases live={live} keys={keys} narrow={narrow} single={single} query={query} onQuery={setQuery} />
+        <Leases
+          live={live}
+          keys={keys}
+          narrow={narrow}
+          single={single}
+          query={query}
+          onQuery={setQuery}
+          onOpened={writeAddress}
+        />
       ) : (
         <RecipeView
           key={view}

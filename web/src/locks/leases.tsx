@@ -33,9 +33,11 @@ interface Props {
   single: boolean;
   query: string;
   onQuery: (query: string) => void;
+  /** A resource is shown, or no more. The tab shows it before the page as a whole is rendered again. */
+  onOpened: () => void;
 }
 
-export function Leases({ live, keys, narrow, single, query, onQuery }: Props) {
+export function Leases({ live, keys, narrow, single, query, onQuery, onOpened }: Props) {
   const [tab, setTab] = useState<'held' | 'recent'>('held');
   const [revoking, setRevoking] = useState<string | null>(null);
   const [note, setNote] = useState<string | null>(null);
@@ -49,6 +51,7 @@ export function Leases({ live, keys, narrow, single, query, onQuery }: Props) {
   useLayoutEffect(() => {
     if (wasOpen.current && openName === null) list.current?.focus();
     wasOpen.current = openName !== null;
+    onOpened();
   }, [openName]);
   useEffect(() => {
     const timer = window.setTimeout(() => live.search(query), query === '' ? 0 : typingPause);
