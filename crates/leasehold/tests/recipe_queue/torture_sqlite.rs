@@ -218,7 +218,7 @@ async fn an_end_by_id_alone_is_seen_on_sqlite() {
         };
         assert!(bob > ada);
         match planted {
-            None => assert_eq!(calls.ack(vec![job], ada).await.unwrap(), [job], "stale"),
+            None => assert_eq!(calls.ack(vec![job], ada).await.unwrap().stale, [job], "stale"),
             Some(sql) => {
                 assert_eq!(db.execute(sql, [job]).unwrap(), 1);
                 db.execute("INSERT INTO judge_shown VALUES (?1, ?2, ?3)", (how, job, ada)).unwrap();

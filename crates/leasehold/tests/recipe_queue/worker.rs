@@ -333,7 +333,7 @@ async fn turn_by_calls(
         }
         how => {
             let stale = match how {
-                1 => calls.ack(jobs.clone(), token).await?,
+                1 => calls.ack(jobs.clone(), token).await?.stale,
                 _ => calls.turn(TurnAsk { done: jobs.clone(), done_token: token, ..turn_ask(name) }).await?.stale,
             };
             for job in jobs {

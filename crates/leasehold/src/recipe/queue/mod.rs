@@ -55,6 +55,7 @@
 pub mod calls;
 pub mod delivery;
 mod keeper;
+mod keeper_ends;
 mod keeper_lanes;
 mod limits;
 #[cfg(feature = "postgres")]
