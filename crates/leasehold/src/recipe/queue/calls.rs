@@ -378,16 +378,29 @@ impl QueueCalls {
     ///
     /// The store cannot be asked.
     pub async fn dead(&self, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
+        self.read_dead(most, None).await
+    }
+
+    /// Dead letters with lower ids than this, the highest id first: to go through all of them, page by page.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be asked.
+    pub async fn dead_below(&self, job_id: i64, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
+        self.read_dead(most, Some(job_id)).await
+    }
+
+    async fn read_dead(&self, most: usize, below: Option<i64>) -> Result<Vec<DeadJob>, RecipeError> {
         let (name, limit) = (self.name.clone(), i64::try_from(most).unwrap_or(i64::MAX));
         match &self.store.database {
             #[cfg(feature = "postgres")]
-            StoreDatabase::Postgres(at) => postgres::dead(at.as_ref(), &name, limit).await,
+            StoreDatabase::Postgres(at) => postgres::dead(at.as_ref(), &name, limit, below).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(at) => {
-                at.read("read dead letters", move |db, now| sqlite_views::dead(db, now, &name, limit)).await
+                at.read("read dead letters", move |db, now| sqlite_views::dead(db, now, &name, limit, below)).await
             }
             #[cfg(feature = "http")]
-            StoreDatabase::Server(at) => remote::dead(at, &name, most).await,
+            StoreDatabase::Server(at) => remote::dead(at, &name, most, below).await,
         }
     }
 

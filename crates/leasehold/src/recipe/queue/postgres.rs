@@ -108,6 +108,12 @@ const DEAD: &str = "SELECT j.job_id, j.attempt, j.key, j.error,
         (extract(epoch FROM clock_timestamp() - j.died_at) * 1000)::bigint, j.body::text
     FROM leasehold.dead_job j JOIN leasehold.queue q USING (queue_id) WHERE q.name = $1
     ORDER BY j.died_at DESC, j.job_id DESC LIMIT $2";
+/// By id, not by death: whoever goes through all letters pages with this.
+const DEAD_BELOW: &str = "SELECT j.job_id, j.attempt, j.key, j.error,
+        (extract(epoch FROM clock_timestamp() - j.made_at) * 1000)::bigint,
+        (extract(epoch FROM clock_timestamp() - j.died_at) * 1000)::bigint, j.body::text
+    FROM leasehold.dead_job j JOIN leasehold.queue q USING (queue_id) WHERE q.name = $1 AND j.job_id < $3
+    ORDER BY j.job_id DESC LIMIT $2";
 const REVIVE: &str = "SELECT leasehold.queue_revive(ARRAY(SELECT j.job_id FROM leasehold.dead_job j
     JOIN leasehold.queue q USING (queue_id) WHERE q.name = $1 AND j.job_id = ANY ($2)))";
 const DROP: &str = "WITH gone AS (DELETE FROM leasehold.dead_job j USING leasehold.queue q
@@ -470,8 +476,19 @@ pub(super) async fn hot_keys(at: &impl QueueSession, queue: &str, most: i64) -> 
     rows.iter().map(key).collect()
 }
 
-pub(super) async fn dead(at: &impl QueueSession, queue: &str, most: i64) -> Result<Vec<DeadJob>, RecipeError> {
-    let rows = at.rows("read dead letters", DEAD, &[(&queue, Type::TEXT), (&most, Type::INT8)]).await?;
+/// `below`: only letters with lower ids than this, the highest id first.
+pub(super) async fn dead(
+    at: &impl QueueSession,
+    queue: &str,
+    most: i64,
+    below: Option<i64>,
+) -> Result<Vec<DeadJob>, RecipeError> {
+    const ATTEMPT: &str = "read dead letters";
+    let newest: [SqlParameter<'_>; 2] = [(&queue, Type::TEXT), (&most, Type::INT8)];
+    let rows = match below {
+        None => at.rows(ATTEMPT, DEAD, &newest).await?,
+        Some(id) => at.rows(ATTEMPT, DEAD_BELOW, &[newest[0].clone(), newest[1].clone(), (&id, Type::INT8)]).await?,
+    };
     let letter = |row: &Row| {
         Ok(DeadJob {
             job_id: column(row, 0)?,

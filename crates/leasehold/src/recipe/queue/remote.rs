@@ -394,8 +394,16 @@ pub(super) async fn drop_dead(at: &ServerDatabase, queue: &str, jobs: &[i64]) ->
     Ok(answer.count)
 }
 
-pub(super) async fn dead(at: &ServerDatabase, queue: &str, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
-    let path = path(queue, &format!("dead?limit={}", most.clamp(1, MAX_ANSWER_DEAD)));
+pub(super) async fn dead(
+    at: &ServerDatabase,
+    queue: &str,
+    most: usize,
+    below: Option<i64>,
+) -> Result<Vec<DeadJob>, RecipeError> {
+    let mut path = path(queue, &format!("dead?limit={}", most.clamp(1, MAX_ANSWER_DEAD)));
+    if let Some(id) = below {
+        path.push_str(&format!("&below={id}"));
+    }
     let answer: DeadAnswer = at.get("read dead letters", &path).await?;
     let read = |dead: DeadJobAnswer| DeadJob {
         job_id: dead.job_id.0,
