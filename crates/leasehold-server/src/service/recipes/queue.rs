@@ -85,6 +85,9 @@ impl QueueAccess {
         answer.stale.extend(elsewhere);
         self.count_ended(asked.saturating_sub(answer.locked.len()), answer.stale.len());
         self.count(JobEnd::Lapsed, answer.lapsed as usize);
+        if answer.lapsed > 0 {
+            self.ring();
+        }
         self.sweep_if_due().await;
         Ok(answer)
     }

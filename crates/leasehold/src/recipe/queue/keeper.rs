@@ -240,8 +240,7 @@ impl Keeper {
         if now >= self.sweep_at {
             let lapsed = self.calls.sweep().await?;
             self.sweep_at = now.plus(SWEEP_EVERY);
-            // They wait for up to a second: look anew when the next is ready.
-            self.armed &= lapsed == 0;
+            self.note_lapsed(lapsed);
         }
         if self.facts.keyed {
             self.step_lanes().await?
@@ -292,6 +291,7 @@ impl Keeper {
         };
         let answered = self.calls.turn(ask).await;
         let answer = answered.map_err(|error| self.note_unanswered(done_token, error))?;
+        self.note_lapsed(answer.lapsed);
         let now = self.clock.now();
         self.count_acked(done_token, done.len(), answer.stale.len(), answer.locked);
         if full {
@@ -360,6 +360,11 @@ impl Keeper {
         if ended.last && !self.facts.keyed {
             self.held.remove(&ended.number);
         }
+    }
+
+    /// Jobs that lapsed wait for up to a second: a worker that sleeps looks anew when the next is ready.
+    fn note_lapsed(&mut self, lapsed: u32) {
+        self.armed &= lapsed == 0;
     }
 
     /// Extends what runs. `false`: some could not be extended because of somebody's transaction, and were left as they are.
