@@ -187,9 +187,8 @@ pub async fn turn(mut call: HttpCall) -> Result<Response<Body>, Problem> {
                 let ask = TurnAsk { done, ..ask.clone() };
                 async move { queue.turn(ask).await }
             };
-            let is_empty = |answer: &TurnAnswer| {
-                answer.jobs.is_empty() && answer.stale.is_empty() && answer.locked.is_empty()
-            };
+            let is_empty =
+                |answer: &TurnAnswer| answer.jobs.is_empty() && answer.stale.is_empty() && answer.locked.is_empty();
             wait.claim(&app, &caller, &queue, claim, is_empty).await?
         }
     };

@@ -74,6 +74,8 @@ impl Keeper {
     pub(super) fn still_locked(&self) -> RecipeError {
         let mut jobs: Vec<i64> = self.locked.done.values().flatten().copied().collect();
         jobs.extend(self.locked.failed.iter().map(|failed| failed.job_id));
+        // By key they are kept with their claim.
+        jobs.extend(self.held.values().flat_map(|claim| &claim.done));
         let why = format!("a transaction that is open has locked jobs that ended: {jobs:?}");
         RecipeError::unavailable(self.calls.store.kind(), "end deliveries", why)
     }
@@ -117,7 +119,7 @@ impl Keeper {
         if locked.is_empty() {
             self.unsure.retain(|unsure| *unsure != token);
         } else {
-            self.locked.done.insert(token, locked);
+            self.locked.done.entry(token).or_default().extend(locked);
             self.note_locked();
         }
     }

@@ -49,7 +49,8 @@ impl Keeper {
             let Some(claim) = self.held.get(&number) else { continue };
             let (token, complete, done) = (claim.token, claim.complete, claim.done.clone());
             let key = claim.key.clone().unwrap_or_default();
-            let failed = self.failed.iter().any(|failed| failed.is_of(token, &key)) || self.locked.has_failed(token, &key);
+            let failed =
+                self.failed.iter().any(|failed| failed.is_of(token, &key)) || self.locked.has_failed(token, &key);
             let free = complete && !failed;
             if free || !done.is_empty() {
                 match self.calls.lane_ack(&key, token, done.clone(), free).await {

@@ -221,12 +221,9 @@ pub(super) async fn turn(at: &impl QueueSession, queue: &str, ask: &TurnAsk) -> 
     let mut answer = TurnAnswer::default();
     for row in &at.rows("take jobs", TURN, &params).await? {
         let (job_id, token) = (column(row, 0)?, column(row, 1)?);
-        match token {
-            0 => answer.stale.push(job_id),
-            ..0 => answer.locked.push(job_id),
-            _ => {}
-        }
         if token <= 0 {
+            let list = if token == 0 { &mut answer.stale } else { &mut answer.locked };
+            list.push(job_id);
             continue;
         }
         let ready_at: ServerMoment = column(row, 3)?;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::limits::to_millis;
 use super::rows::{
-    ClaimedJob, DeadJob, Extended, FailedJob, HotKey, LaneAnswer, LaneAsk, Nacked, NewJob, NotEnded, Pushed, QueueFacts,
-    QueueSettings, QueueStatus, SINCE_EVER, TurnAnswer, TurnAsk,
+    ClaimedJob, DeadJob, Extended, FailedJob, HotKey, LaneAnswer, LaneAsk, Nacked, NewJob, NotEnded, Pushed,
+    QueueFacts, QueueSettings, QueueStatus, SINCE_EVER, TurnAnswer, TurnAsk,
 };
 use crate::recipe::error::{RecipeError, RecipeRefusal};
 use crate::recipe::store::server::{ServerDatabase, path_segment};
