@@ -211,7 +211,7 @@ async fn an_end_by_id_alone_is_seen_on_sqlite() {
         let bob = loop {
             tokio::time::sleep(Duration::from_millis(30)).await;
             calls.sweep().await.unwrap();
-            let ready = "SELECT token = 0 AND ready_at <= (SELECT at FROM leasehold_clock) FROM leasehold_job";
+            let ready = "SELECT token = 0 AND ready_at <= unixepoch('subsec') * 1000 FROM leasehold_job";
             let ready: bool = db.query_row(ready, [], |row| row.get(0)).unwrap();
             if ready {
                 break take(&calls, "bob", Duration::from_secs(60)).await.1;
