@@ -41,7 +41,10 @@ async fn limits_hold_for_callers_by_sql() {
         (r"once_begin('', 'k', '\x00')", "a scope has 1 to 128 bytes"),
         ("once_begin('s', 'k', NULL)", "what is asked is a digest"),
         ("once_begin('s', 'k', repeat('x', 1025)::bytea)", "what is asked is a digest: 1024 bytes at most"),
-        ("once_end('finish', 's', 'k', 1, 0, repeat('x', 1048577)::bytea)", "at most 1 MiB, and this has 1048577 bytes"),
+        (
+            "once_end('finish', 's', 'k', 1, 0, repeat('x', 1048577)::bytea)",
+            "at most 1 MiB, and this has 1048577 bytes",
+        ),
         ("once_end('renew', 's', 'k', 1, ttl => '61 min')", "renew needs a ttl of 1 ms to 1 h"),
     ] {
         let refused = client.query(&format!("SELECT * FROM leasehold.{call}"), &[]).await;

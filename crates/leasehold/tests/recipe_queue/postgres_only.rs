@@ -271,7 +271,10 @@ async fn limits_hold_for_callers_by_sql() {
         ("queue_push('plain', '1', key => 'k')", "is not by key: a job takes no key"),
         ("queue_push('keyed', '1')", "a job needs a key"),
         ("queue_push('plain', NULL)", "a job has a body"),
-        ("queue_push('plain', to_jsonb(repeat('x', 1048575)))", "at most 1 MiB when it is written out, and this has 1048577"),
+        (
+            "queue_push('plain', to_jsonb(repeat('x', 1048575)))",
+            "at most 1 MiB when it is written out, and this has 1048577",
+        ),
         ("queue_turn('plain', 1, worker => repeat('x', 257))", "at most 256 bytes, and this has 257"),
         ("lane_claim('keyed', 1, 1, worker => repeat('x', 257))", "at most 256 bytes, and this has 257"),
         ("queue_nack(1, 1, after => '-1 s')", "delayed by 0 to 366 days, not by -00:00:01"),
