@@ -72,6 +72,21 @@ fn a_tick_is_run_once_and_kept() {
     assert!(!site.is_held("cron/report"), "it was released");
 }
 
+/// Goal: a schedule that was given up is forgotten. A server says where to do that.
+#[test]
+fn a_schedule_that_was_given_up_is_removed() {
+    let site = Site::new();
+    tick(&site, "report", &[], "true").with_code(0);
+    site.ask(&["cron", "rm", "report"]).with_code(0);
+    assert_eq!(site.ask(&["cron", "ls", "--json"]).with_code(0).out, "");
+    site.ask(&["cron", "rm", "report"]).with_code(2).says_one_sentence();
+    let server = common::server::Server::start(&site, &[]);
+    let url = format!("leasehold://{}", server.resp);
+    let refused = site.ask(&["cron", "rm", "report", "--store", &url]).with_code(2);
+    refused.says_one_sentence();
+    assert!(refused.err.contains("open the store of the server itself"), "{refused:?}");
+}
+
 /// Goal: the codes of the contract.
 #[test]
 fn codes_are_those_of_the_contract() {

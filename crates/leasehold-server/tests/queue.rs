@@ -4,6 +4,7 @@ mod common;
 
 use std::time::Duration;
 
+use common::server::Server;
 use common::{Site, end_of, is_alive, pause, signal, text, wait_until};
 use leasehold_harness::postgres::Cluster;
 use rustix::process::Signal;
@@ -66,6 +67,35 @@ fn failures_are_tried_again_and_buried() {
     assert_eq!(gone.out, "0\n");
     site.ask(&["queue", "work", "mail", "--drain", "--", "sh", "-c", "cat > revived"]).with_code(0);
     assert_eq!(lines(&site, "revived"), ["1"]);
+}
+
+/// Goal: `retry --all` is about all dead letters, in whichever order they died, at home and over a server.
+/// Method: the letters with the lowest ids died last, so that the newest hundred are not those with the highest ids. Two more
+/// have a dedupe id that is in use by now.
+#[test]
+fn all_dead_letters_are_revived() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let served = format!("leasehold://{}", server.resp);
+    for (store, file) in [("sqlite:local.db", "local.db"), (&served, "data/recipes.db")] {
+        let ask = |words: &[&str]| site.ask(&[&["queue"], words, &["--store", store]].concat());
+        ask(&["make", "mail", "--max-attempts", "1"]).with_code(0);
+        ask(&["push", "mail", "1", "--dedupe", "used"]).with_code(0);
+        let letters = "INSERT INTO leasehold_dead_job (job_id, token, ready_at, made_at, queue_id, priority, attempt,
+                max_attempts, again, dedupe, body, died_at)
+            WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 252)
+            SELECT 1000 + i, 0, 0, 0, (SELECT queue_id FROM leasehold_queue), 1, 1, 1, 0, iif(i IN (1, 252), 'used', NULL), '2',
+                10000 - i FROM n; UPDATE sqlite_sequence SET seq = 2000 WHERE name = 'leasehold_job'";
+        rusqlite::Connection::open(site.path(file)).unwrap().execute_batch(letters).unwrap();
+        let all = ask(&["retry", "mail", "--all", "--json"]).with_code(3);
+        assert_eq!(all.json(), serde_json::json!({"revived": 250, "kept": 2}), "{store}");
+        assert_eq!(ask(&["dead", "mail", "--json"]).with_code(0).out.lines().count(), 2, "{store}");
+        let (first, last) = ("1001", "1252");
+        assert_eq!(ask(&["drop", "mail", first, last, "--json"]).with_code(0).json()["dropped"], 2);
+        assert_eq!(ask(&["retry", "mail", "--all"]).with_code(0).out, "0\n");
+        let paused = ask(&["pause", "mail", "--json"]).with_code(0).json();
+        assert_eq!(paused, serde_json::json!({"queue": "mail", "paused": true}));
+    }
 }
 
 /// Goal: by key, in order, one at a time; the hot key is shown.

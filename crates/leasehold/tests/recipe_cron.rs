@@ -99,6 +99,59 @@ async fn a_dead_run_is_lost_and_a_late_machine_is_stale() {
     }
 }
 
+/// Goal: the history of a schedule does not grow for ever: its newest 10,000 rows are kept, of any state, and a run that is at
+/// work. Other schedules keep theirs.
+/// Method: 10,150 old runs, and one that is at work under a higher token than that of the next; each begin removes 100 at most.
+#[tokio::test]
+async fn the_oldest_rows_of_a_long_history_go() {
+    let (cluster, dir, stores) = both().await;
+    let old = "SELECT n, date, date, 1, state, date, date FROM";
+    let postgres = format!(
+        "INSERT INTO leasehold.run (name, tick, upto, token, state, started_at, ended_at) {old} unnest(ARRAY['report', 'other']) n,
+            LATERAL (SELECT i, to_timestamp(i) AS date, CASE WHEN i = 1 THEN 'running' ELSE 'missed' END AS state
+                FROM generate_series(1, 10150) i) x; UPDATE leasehold.run SET token = 99 WHERE state = 'running'"
+    );
+    cluster.execute("postgres", &postgres).await;
+    let sqlite = format!(
+        "WITH RECURSIVE x (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM x WHERE i < 10150)
+        INSERT INTO leasehold_run (name, tick, upto, token, state, started_at, ended_at) {old}
+            (SELECT 'report' AS n UNION ALL SELECT 'other'),
+            (SELECT i * 1000 AS date, iif(i = 1, 'running', 'missed') AS state FROM x);
+        UPDATE leasehold_run SET token = 99 WHERE state = 'running'"
+    );
+    rusqlite::Connection::open(dir.path().join("recipes.db")).unwrap().execute_batch(&sqlite).unwrap();
+    for store in &stores {
+        assert_eq!(store.cron_begin(&start("report", 1, 5)).await.unwrap(), first(5));
+        let rows = async |name| store.cron_runs(name, 20_000).await.unwrap();
+        assert_eq!(rows("report").await.len(), 10_051, "a begin does not remove them all at once");
+        assert!(store.cron_finish("report", tick(1), 5, 0, "").await.unwrap());
+        assert_eq!(store.cron_begin(&start_after(1, "report", 2, 6)).await.unwrap(), first(6));
+        let left = rows("report").await;
+        assert_eq!(left.len(), 10_001, "the newest, and the one at work");
+        let oldest: Vec<RunState> = left[9_999..].iter().map(|run| run.state).collect();
+        assert_eq!(oldest, [RunState::Missed, RunState::Running]);
+        assert_eq!((left[0].tick, left[1].tick), (tick(2), tick(1)));
+        assert_eq!(rows("other").await.len(), 10_150);
+    }
+}
+
+/// Goal: a schedule that was given up is forgotten with its runs, and may begin anew. Others stay.
+#[tokio::test]
+async fn a_schedule_that_was_given_up_is_removed() {
+    let (_cluster, _dir, stores) = both().await;
+    for store in &stores {
+        for name in ["report", "other"] {
+            assert_eq!(store.cron_begin(&start(name, 1, 5)).await.unwrap(), first(5));
+        }
+        assert!(store.cron_remove("report").await.unwrap());
+        assert_eq!(store.cron_schedule("report").await.unwrap(), None);
+        assert_eq!(states(store, "report").await, []);
+        assert!(!store.cron_remove("report").await.unwrap(), "there is none");
+        assert_eq!(states(store, "other").await.len(), 1);
+        assert_eq!(store.cron_begin(&start("report", 1, 1)).await.unwrap(), first(1));
+    }
+}
+
 /// Goal: ticks that nobody began are skipped where a run was in the way, missed otherwise.
 #[tokio::test]
 async fn ticks_in_between_are_missed_or_skipped() {

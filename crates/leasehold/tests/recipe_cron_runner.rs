@@ -152,6 +152,31 @@ async fn a_gap_is_cut_where_the_run_ended() {
     assert_eq!(ranges, [rows[1].ticks, rows[2].ticks]);
 }
 
+/// Goal: with the policy `skip`, a tick that came during a run is not begun even if the run ends while the lease is asked for.
+/// Method: ada reads that bob is at work, and her claim hangs on its way to the engine. Bob finishes and releases.
+#[tokio::test]
+async fn a_run_that_ends_while_its_lease_is_asked_for_was_in_the_way() {
+    let scene = Scene::new().await;
+    let runner = || scene.runner("* * * * * *").late(MINUTE).wall_clock(SystemTime::now);
+    let (mut ada, mut bob) = (runner(), runner());
+    let at_work = scene.run(&mut bob).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let before = scene.flaky.calls(EngineCall::Acquire);
+    scene.flaky.spoil(EngineCall::Acquire, EngineFault::HangBefore, 1);
+    let end = async {
+        while scene.flaky.calls(EngineCall::Acquire) == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(at_work.finish(0, "").await.unwrap());
+        assert!(leasehold::recipe::LeaseKind::end(at_work.into_lease()).await.unwrap());
+        scene.flaky.resume();
+    };
+    let (looked, ()) = tokio::join!(ada.run_now(&scene.stop), end);
+    assert!(matches!(looked.unwrap(), CronLook::Taken { .. }), "it came while bob was at work");
+    assert_eq!(scene.rows().await, [(1, RunState::Ok)]);
+    assert!(scene.leasehold.inspect("cron/report").await.unwrap().is_none_or(|seen| seen.holders.is_empty()));
+}
+
 /// Goal: a machine whose clock is ahead begins nothing, and says so.
 #[tokio::test]
 async fn a_clock_that_is_ahead_is_told() {

@@ -5,13 +5,15 @@ use leasehold::recipe::store::migration_sql;
 use leasehold::recipe::{RecipeError, Store};
 use leasehold_harness::postgres::Cluster;
 
-const FUNCTIONS: [&str; 18] = [
+const FUNCTIONS: [&str; 20] = [
+    "check_nack",
     "cron_begin",
     "cron_finish",
     "job_settle",
     "lane_ack",
     "lane_claim",
     "lane_extend",
+    "lane_must_be_free",
     "lane_nack",
     "once_begin",
     "once_end",

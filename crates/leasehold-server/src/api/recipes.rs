@@ -62,6 +62,8 @@ pub struct TurnJson {
     pub jobs: Vec<ClaimedJobJson>,
     /// Ids of those that were acknowledged too late.
     pub stale: Vec<String>,
+    /// Ids of those that were not acknowledged, because a transaction that is open has them.
+    pub locked: Vec<String>,
     /// Changes when something is pushed.
     pub rings: String,
 }

@@ -141,7 +141,7 @@ async fn a_server_that_is_killed_loses_nothing() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let ids: Vec<i64> = taken.iter().map(|job| job.job_id).collect();
-        insist(async || calls.ack(ids.clone(), taken[0].token).await).await.len()
+        insist(async || calls.ack(ids.clone(), taken[0].token).await).await.stale.len()
     };
     let (one, two, (), (), (), (), refused) = tokio::join!(work(), work(), push, ask_once(1), ask_once(2), kill, stale);
     let seen = seen.into_inner().unwrap();

@@ -18,6 +18,51 @@ fn first_of(begun: Begun) -> once::First {
     }
 }
 
+/// Goal: whoever calls by SQL meets the limits of the library, as LH400 with a sentence. What is within them is taken. Most of
+/// all, no ttl makes two first tries at once.
+#[tokio::test]
+async fn limits_hold_for_callers_by_sql() {
+    let place = Place::postgres().await;
+    drop(place.store().await);
+    let Place::Postgres { cluster, database } = &place else { unreachable!() };
+    let client = cluster.client(database).await;
+    for (call, sentence) in [
+        (r"once_begin('s', 'k', '\x00', ttl => '-1 s')", "the ttl of a try is 1 ms to 1 h, not -00:00:01"),
+        (r"once_begin('s', 'k', '\x00', ttl => '0')", "the ttl of a try is 1 ms to 1 h"),
+        (r"once_begin('s', 'k', '\x00', ttl => '61 min')", "the ttl of a try is 1 ms to 1 h"),
+        (r"once_begin('s', 'k', '\x00', ttl => NULL)", "the ttl of a try is 1 ms to 1 h, not null"),
+        (r"once_begin('s', 'k', '\x00', keep => '-1 s')", "an answer is kept for 1 ms to 30 days"),
+        (r"once_begin('s', 'k', '\x00', keep => '31 days')", "an answer is kept for 1 ms to 30 days, not 31 days"),
+        (r"once_begin('s', 'k', '\x00', keep => NULL)", "an answer is kept for 1 ms to 30 days, not null"),
+        (r"once_begin('s', repeat('k', 256), '\x00')", "a key has 1 to 255 bytes, and this has 256"),
+        (r"once_begin('s', '', '\x00')", "a key has 1 to 255 bytes"),
+        (r"once_begin('s', NULL, '\x00')", "a key has 1 to 255 bytes, and this has none"),
+        (r"once_begin(repeat('s', 129), 'k', '\x00')", "a scope has 1 to 128 bytes, and this has 129"),
+        (r"once_begin('', 'k', '\x00')", "a scope has 1 to 128 bytes"),
+        ("once_begin('s', 'k', NULL)", "what is asked is a digest"),
+        ("once_begin('s', 'k', repeat('x', 1025)::bytea)", "what is asked is a digest: 1024 bytes at most"),
+        (
+            "once_end('finish', 's', 'k', 1, 0, repeat('x', 1048577)::bytea)",
+            "at most 1 MiB, and this has 1048577 bytes",
+        ),
+        ("once_end('renew', 's', 'k', 1, ttl => '61 min')", "renew needs a ttl of 1 ms to 1 h"),
+    ] {
+        let refused = client.query(&format!("SELECT * FROM leasehold.{call}"), &[]).await;
+        let refused = refused.err().unwrap_or_else(|| panic!("{call} was taken"));
+        let answer = refused.as_db_error().unwrap();
+        assert_eq!(answer.code().code(), "LH400", "{call}: {answer}");
+        assert!(answer.message().contains(sentence), "{call}: {answer}");
+    }
+    for call in [
+        r"once_begin(repeat('s', 128), repeat('k', 255), '\x00', ttl => '1 h', keep => '30 days')",
+        r"once_begin('s', 'short', '\x00', ttl => '1 ms', keep => '1 ms')",
+        "once_end('finish', 's', 'k', 1, 0, repeat('x', 1048576)::bytea)",
+        "once_end('renew', 's', 'k', 1, ttl => '1 h')",
+    ] {
+        client.query(&format!("SELECT * FROM leasehold.{call}"), &[]).await.unwrap_or_else(|no| panic!("{call}: {no}"));
+    }
+}
+
 /// Goal: `once_end` called by SQL does what it is told, or says what is wrong: a word that it does not know ends nothing, and a
 /// finish without an answer stores an empty one.
 #[tokio::test]
@@ -32,8 +77,8 @@ async fn by_sql_a_try_ends_by_a_word_that_is_known() {
         (format!("'complete', 's', 'k', {token}, 0"), "not by complete"),
         (format!("NULL, 's', 'k', {token}, 0"), "not by null"),
         (format!("'finish', 's', 'k', {token}"), "finish needs a status"),
-        (format!("'renew', 's', 'k', {token}"), "renew needs a ttl above zero"),
-        (format!("'renew', 's', 'k', {token}, ttl => '-1 s'"), "renew needs a ttl above zero"),
+        (format!("'renew', 's', 'k', {token}"), "renew needs a ttl of 1 ms to 1 h"),
+        (format!("'renew', 's', 'k', {token}, ttl => '-1 s'"), "renew needs a ttl of 1 ms to 1 h"),
     ] {
         let refused = client.query_one(&format!("SELECT leasehold.once_end({arguments})"), &[]).await.unwrap_err();
         let answer = refused.as_db_error().unwrap();

@@ -18,6 +18,8 @@ CREATE TABLE judge.event (
 CREATE TABLE judge.pushed (number bigint NOT NULL);
 CREATE TABLE judge.effect (job_id bigint NOT NULL, token bigint NOT NULL);
 CREATE TABLE judge.refused (worker text NOT NULL);
+CREATE TABLE judge.state (id bigint PRIMARY KEY, version bigint NOT NULL);
+CREATE TABLE judge.seen (id bigint NOT NULL, version bigint NOT NULL);
 CREATE FUNCTION judge.see_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE l leasehold.lane;
 BEGIN
@@ -127,6 +129,7 @@ pub async fn judge(client: &Client, drained: bool) -> Verdict {
     judge_order(&events, &mut verdict);
     judge_effects(client, &jobs, &mut verdict).await;
     judge_pushes(client, &events, &mut verdict).await;
+    judge_changes(client, &mut verdict).await;
     if drained {
         for (job, state) in jobs.iter().filter(|(_, state)| state.gone.is_none()) {
             verdict.violations.push(format!("job {job} never ended (pushed: {})", state.pushed));
@@ -248,10 +251,26 @@ async fn judge_effects(client: &Client, jobs: &BTreeMap<i64, JobState>, verdict:
     }
 }
 
-/// A job is there if and only if the transaction that pushed it was committed.
+/// Of jobs with a dedupe id `d<id>`: a transaction changes a state and pushes. After the last one that was committed a run begins,
+/// reads the state and comes to its end, or a job still waits for that.
+async fn judge_changes(client: &Client, verdict: &mut Verdict) {
+    let unseen = "SELECT s.id, s.version FROM judge.state s
+        WHERE s.version > coalesce((SELECT max(version) FROM judge.seen x WHERE x.id = s.id), 0)
+        AND NOT EXISTS (SELECT FROM leasehold.job j WHERE j.dedupe = 'd' || s.id)";
+    for row in client.query(unseen, &[]).await.unwrap() {
+        let (id, version): (i64, i64) = (row.get(0), row.get(1));
+        verdict.violations.push(format!("change {version} of d{id} was seen by no run"));
+    }
+}
+
+/// A job is there if and only if the transaction that pushed it was committed. Jobs with a dedupe id have numbers below zero.
 async fn judge_pushes(client: &Client, events: &[Event], verdict: &mut Verdict) {
-    let mut recorded: Vec<i64> =
-        events.iter().filter(|event| event.kind == "push").filter_map(|event| event.number).collect();
+    let mut recorded: Vec<i64> = events
+        .iter()
+        .filter(|event| event.kind == "push")
+        .filter_map(|event| event.number)
+        .filter(|number| *number >= 0)
+        .collect();
     let rows = client.query("SELECT number FROM judge.pushed ORDER BY number", &[]).await.unwrap();
     let committed: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     recorded.sort_unstable();

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // real servers live in real time
 
 mod judge;
+mod locked;
 mod planted;
 mod postgres_only;
 mod suite;

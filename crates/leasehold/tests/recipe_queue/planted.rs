@@ -143,6 +143,28 @@ async fn a_token_drawn_before_the_lock_is_caught() {
     assert!(verdict.violations.iter().any(|found| found.contains("lower token")), "{verdict:?}");
 }
 
+/// ada works on a job with a dedupe id, and has read its state; bob changes the state and asks for the job again; ada ends it.
+async fn ask_again(planted: Option<(&str, &str, &str)>) -> Verdict {
+    let scene = Scene::set(planted).await;
+    let change = "BEGIN; UPDATE judge.state SET version = version + 1; \
+                  SELECT leasehold.queue_push('plain', '-1', dedupe => 'd0'); COMMIT";
+    scene.ada.batch_execute("INSERT INTO judge.state VALUES (0, 0)").await.unwrap();
+    scene.ada.batch_execute(change).await.unwrap();
+    let (job, token) = take(&scene.ada, "ada", "30 s").await.unwrap();
+    scene.ada.batch_execute("INSERT INTO judge.seen SELECT * FROM judge.state").await.unwrap();
+    scene.bob.batch_execute(change).await.unwrap();
+    scene.ada.query(ACK, &[&job, &token]).await.unwrap();
+    scene.verdict().await
+}
+
+/// Planted: an ack that forgets what was asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_no_run_sees_is_caught() {
+    assert_eq!(ask_again(None).await.violations, Vec::<String>::new());
+    let verdict = ask_again(Some(("queue_ack", "FROM gone WHERE again)", "FROM gone WHERE false)"))).await;
+    assert!(verdict.violations.iter().any(|found| found.contains("was seen by no run")), "{verdict:?}");
+}
+
 /// Planted: NOTIFY lost. The test of waking must fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_notify_is_caught() {

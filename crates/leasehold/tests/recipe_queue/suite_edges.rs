@@ -1,12 +1,14 @@
 //! The edges of queues: each of these went wrong once, or could.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::recipe::Store;
+use leasehold::recipe::queue::calls::{SINCE_EVER, TurnAsk};
 use leasehold::recipe::queue::{Delivery, Nack};
 
-use crate::support::{Seen, quick, wait_for, work_off};
+use crate::support::{PATIENCE, Seen, quick, wait_for, work_off};
 
 /// On every store.
 pub async fn run_suite(store: &Store) {
@@ -20,6 +22,38 @@ pub async fn run_suite(store: &Store) {
     a_worker_keeps_the_time_that_it_counts_from(store).await;
     a_delayed_push_wakes_a_sleeper_in_time(store).await;
     what_a_queue_does_not_take_is_named(store).await;
+    what_lapsed_together_comes_back_apart(store).await;
+}
+
+/// Goal: jobs of one claim whose worker died are ready at different moments: they are not taken together again and again.
+async fn what_lapsed_together_comes_back_apart(store: &Store) {
+    let queue = quick(store, "apart").open().await.unwrap();
+    for number in 0..10 {
+        queue.push(&number).await.unwrap();
+    }
+    let calls = store.queue_calls("apart").unwrap();
+    let ask = TurnAsk {
+        jobs: 10,
+        done: Vec::new(),
+        done_token: 0,
+        visible: Some(Duration::from_millis(100)),
+        worker: "ada".into(),
+        since: SINCE_EVER,
+        levels: None,
+    };
+    assert_eq!(calls.turn(ask.clone()).await.unwrap().jobs.len(), 10);
+    let mut moments = BTreeSet::new();
+    let began = Instant::now();
+    let mut seen = 0;
+    while seen < 10 {
+        assert!(began.elapsed() < PATIENCE, "{seen} came back");
+        calls.sweep().await.unwrap();
+        let again = calls.turn(TurnAsk { visible: Some(Duration::from_secs(60)), ..ask.clone() }).await.unwrap().jobs;
+        seen += again.len();
+        moments.extend(again.into_iter().filter_map(|job| job.ready_at));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(moments.len() > 5, "{moments:?}");
 }
 
 /// Goal: a worker that sleeps runs a delayed job when it is ready, and not when it polls.

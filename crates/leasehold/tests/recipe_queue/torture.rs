@@ -20,7 +20,9 @@ const DEFAULT_JOBS: i64 = 100;
 const MAX_RUNS: u64 = 4;
 const KEYS: i64 = 9;
 /// Workers, by what they are.
-const KINDS: [&str; 4] = ["library", "library-keyed", "hand", "hand-keyed"];
+const KINDS: [&str; 6] = ["library", "library-keyed", "library-deduped", "hand", "hand-keyed", "hand-deduped"];
+/// Dedupe ids, each with a state that changes.
+const STATES: i64 = 3;
 
 pub fn read_number(variable: &str, default: i64) -> i64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -129,7 +131,35 @@ async fn push_jobs(url: String, jobs: i64, pace: Duration) {
     }
 }
 
-/// Runs both queues under faults, lets the judge decide, and returns how many late ends were refused.
+/// Changes states, and asks for a job that must see it in the same transaction; every third is rolled back. The transactions
+/// are open for a while, so that they meet jobs that wait, run and end.
+async fn push_changes(url: String, changes: i64, pace: Duration, seed: u64) {
+    let mut chance = Chance::from_seed(seed);
+    let mut number = 0;
+    while number < changes {
+        if let Ok(mut client) = connect(&url).await {
+            while number < changes && !client.is_closed() {
+                number += 1;
+                let id = number % STATES;
+                let open_for = Duration::from_millis(chance.below(60));
+                let changed = async {
+                    let tx = client.transaction().await?;
+                    tx.execute("UPDATE judge.state SET version = version + 1 WHERE id = $1", &[&id]).await?;
+                    let push = "SELECT leasehold.queue_push('deduped', to_jsonb(-1 - $1::bigint), dedupe => 'd' || $1)";
+                    tx.execute(push, &[&id]).await?;
+                    tokio::time::sleep(open_for).await;
+                    if chance.below(3) == 0 { tx.rollback().await } else { tx.commit().await }
+                };
+                // One without an answer may have been committed: the row of the state knows.
+                let _: Result<(), tokio_postgres::Error> = changed.await;
+                tokio::time::sleep(pace).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+/// Runs the queues under faults, lets the judge decide, and returns how many late ends were refused.
 async fn run_torture(jobs: i64, seed: u64) -> i64 {
     let cluster = Cluster::start(&["max_connections=100", "shared_buffers=64MB"]);
     let database = cluster.database().await;
@@ -137,8 +167,11 @@ async fn run_torture(jobs: i64, seed: u64) -> i64 {
     let store = Store::open(&url).await.unwrap();
     store.queue("plain").max_attempts(1000).visible(VISIBLE).open().await.unwrap();
     store.queue("keyed").by_key().max_attempts(1000).visible(VISIBLE).open().await.unwrap();
+    store.queue("deduped").max_attempts(1000).visible(VISIBLE).open().await.unwrap();
     store.close().await;
     cluster.execute(&database, INSTALL).await;
+    let states = format!("INSERT INTO judge.state SELECT i, 0 FROM generate_series(0, {}) i", STATES - 1);
+    cluster.execute(&database, &states).await;
     let mut chance = Chance::from_seed(seed);
     let mut workers = Workers::start(&url, &KINDS, seed * 1000);
     let mut faults = Faults::default();
@@ -147,6 +180,7 @@ async fn run_torture(jobs: i64, seed: u64) -> i64 {
     // Pushed while there are faults, and not before them.
     let pace = faults_for.mul_f64(0.7) / u32::try_from(2 * jobs).unwrap_or(u32::MAX);
     let producer = tokio::spawn(push_jobs(url.clone(), jobs, pace));
+    let changer = tokio::spawn(push_changes(url.clone(), jobs, pace, seed));
     let give_up = faults_for + Duration::from_secs(60);
     loop {
         tokio::time::sleep(Duration::from_millis(20 + chance.below(80))).await;
@@ -155,7 +189,7 @@ async fn run_torture(jobs: i64, seed: u64) -> i64 {
         match chance.below(40) {
             _ if start.elapsed() > faults_for => {
                 workers.wake(true);
-                if producer.is_finished() && is_drained(&url).await {
+                if producer.is_finished() && changer.is_finished() && is_drained(&url).await {
                     break;
                 }
             }
@@ -179,6 +213,9 @@ async fn run_torture(jobs: i64, seed: u64) -> i64 {
         assert!(start.elapsed() < give_up, "seed {seed}: the queues did not drain, {faults:?}");
     }
     drop(workers);
+    let seen = "SELECT count(*), count(DISTINCT version) FROM judge.seen";
+    let seen = cluster.client(&database).await.query_one(seen, &[]).await.unwrap();
+    println!("seed {seed}: {} runs saw {} changes", seen.get::<_, i64>(0), seen.get::<_, i64>(1));
     let verdict = judge(&cluster.client(&database).await, true).await;
     println!(
         "seed {seed}: {faults:?}, {} pushed, {} claims, {} lapsed, {} refused",

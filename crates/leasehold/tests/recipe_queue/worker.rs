@@ -27,7 +27,7 @@ impl Chance {
     }
 }
 
-/// Starts a worker of this kind: `library`, `library-keyed`, `hand`, `hand-keyed`, `sqlite`, `sqlite-hand`.
+/// Starts a worker of this kind: `library` or `hand`, plain, `-keyed` or `-deduped`; `sqlite`, `sqlite-hand`.
 pub fn start(kind: &str, url: &str, name: &str, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker::worker_process", "--ignored", "--nocapture"])
@@ -55,9 +55,10 @@ fn worker_process() {
         match kind.as_str() {
             "library" => work_by_library(&url, "plain", &name).await,
             "library-keyed" => work_by_library(&url, "keyed", &name).await,
+            "library-deduped" => work_deduped_by_library(&url, &name).await,
             "sqlite" => tokio::join!(work_by_library(&url, "plain", &name), work_by_library(&url, "keyed", &name)).0,
             "sqlite-hand" => work_by_calls(&url, &name, chance).await,
-            hand => work_by_hand(&url, &name, chance, hand == "hand-keyed").await,
+            hand => work_by_hand(&url, &name, chance, hand).await,
         }
     });
 }
@@ -90,6 +91,42 @@ async fn work_by_library(url: &str, queue: &str, name: &str) {
                 }
             };
             let work = queue.work(3, handler).visible(VISIBLE).worker(name).poll(Duration::from_millis(300));
+            let _ = work.until(std::future::pending()).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What a job with a dedupe id is about: its body is below zero.
+const fn state_of(body: i64) -> i64 {
+    -1 - body
+}
+
+const READ_STATE: &str = "SELECT version FROM judge.state WHERE id = $1";
+const SEE_STATE: &str = "INSERT INTO judge.seen VALUES ($1, $2)";
+
+/// The library's own worker for jobs with a dedupe id, for ever: each run reads the state, takes its time, and says what it saw.
+async fn work_deduped_by_library(url: &str, name: &str) {
+    loop {
+        if let Ok(store) = Store::open(url).await
+            && let Ok(queue) = store.queue("deduped").open_existing().await
+        {
+            let handler = async |job: Delivery<i64>| {
+                let mut client = connect(url).await.map_err(Nack::later)?;
+                let id = state_of(*job.body());
+                let version: i64 = client.query_one(READ_STATE, &[&id]).await.map_err(Nack::later)?.get(0);
+                tokio::time::sleep(Duration::from_millis(job.token().unsigned_abs() % 131)).await;
+                match job.token() % 3 {
+                    0 if job.attempt() < 2 => Err(Nack::after(Duration::from_millis(20), "once")),
+                    1 => {
+                        let tx = client.transaction().await.map_err(Nack::later)?;
+                        tx.execute(SEE_STATE, &[&id, &version]).await.map_err(Nack::later)?;
+                        job.finish(tx).await.map_err(Nack::later)
+                    }
+                    _ => client.execute(SEE_STATE, &[&id, &version]).await.map(drop).map_err(Nack::later),
+                }
+            };
+            let work = queue.work(2, handler).visible(VISIBLE).worker(name).poll(Duration::from_millis(200));
             let _ = work.until(std::future::pending()).await;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -132,13 +169,14 @@ pub async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
 }
 
 /// A worker in any language: it calls the functions, does not extend, and is often late.
-async fn work_by_hand(url: &str, name: &str, mut chance: Chance, keyed: bool) {
+async fn work_by_hand(url: &str, name: &str, mut chance: Chance, kind: &str) {
     loop {
         if let Ok(mut client) = connect(url).await {
             loop {
-                let worked = match keyed {
-                    true => turn_keyed_by_hand(&mut client, name, &mut chance).await,
-                    false => turn_by_hand(&mut client, name, &mut chance).await,
+                let worked = match kind {
+                    "hand-keyed" => turn_keyed_by_hand(&mut client, name, &mut chance).await,
+                    "hand-deduped" => turn_deduped_by_hand(&mut client, name, &mut chance).await,
+                    _ => turn_by_hand(&mut client, name, &mut chance).await,
                 };
                 if worked.is_err() && client.is_closed() {
                     break;
@@ -216,6 +254,44 @@ async fn turn_by_hand(client: &mut Client, name: &str, chance: &mut Chance) -> R
         }
     }
     Ok(())
+}
+
+async fn turn_deduped_by_hand(
+    client: &mut Client,
+    name: &str,
+    chance: &mut Chance,
+) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("SET judge.shown = ''; SELECT leasehold.queue_sweep('deduped', '200 ms')").await?;
+    let take =
+        "SELECT job_id, token, body::text::bigint FROM leasehold.queue_turn('deduped', 1, '{}', 0, '500 ms', $1)";
+    let Some(row) = client.query_opt(take, &[&name]).await? else {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        return Ok(());
+    };
+    let (job, token, id): (i64, i64, i64) = (row.get(0), row.get(1), state_of(row.get(2)));
+    let version: i64 = client.query_one(READ_STATE, &[&id]).await?.get(0);
+    dawdle(chance).await;
+    show(client, token).await?;
+    match chance.below(3) {
+        0 => client.execute("SELECT leasehold.queue_nack($1, $2, 'by hand', '20 ms')", &[&job, &token]).await.map(drop),
+        1 => {
+            // Whatever is locked is asked for again, until it has ended or is stale.
+            client.execute(SEE_STATE, &[&id, &version]).await?;
+            let ack = "SELECT FROM leasehold.queue_ack(ARRAY[$1::bigint], $2, false) WHERE locked";
+            while client.query_opt(ack, &[&job, &token]).await?.is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Ok(())
+        }
+        _ => {
+            let tx = client.transaction().await?;
+            tx.execute(SEE_STATE, &[&id, &version]).await?;
+            match tx.execute("SELECT leasehold.queue_finish($1, $2)", &[&job, &token]).await {
+                Ok(_) => tx.commit().await,
+                Err(_) => tx.rollback().await,
+            }
+        }
+    }
 }
 
 async fn turn_keyed_by_hand(client: &mut Client, name: &str, chance: &mut Chance) -> Result<(), tokio_postgres::Error> {
@@ -333,7 +409,7 @@ async fn turn_by_calls(
         }
         how => {
             let stale = match how {
-                1 => calls.ack(jobs.clone(), token).await?,
+                1 => calls.ack(jobs.clone(), token).await?.stale,
                 _ => calls.turn(TurnAsk { done: jobs.clone(), done_token: token, ..turn_ask(name) }).await?.stale,
             };
             for job in jobs {

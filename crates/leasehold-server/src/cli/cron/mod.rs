@@ -10,6 +10,7 @@ mod history;
 mod ls;
 mod next;
 mod notices;
+mod rm;
 mod run;
 
 use std::time::{Duration, SystemTime};
@@ -27,6 +28,7 @@ Example:
   leasehold cron ls                                every schedule, its last run and its next tick
   leasehold cron history report                    what ran, where, and how it ended
   leasehold cron next report                       the coming ticks, and what summer time does to them
+  leasehold cron rm report                         forgets a schedule that was given up
 
 Start the same line on every machine: each tick runs on one of them. The schedule has five fields (minute, hour, day,
 month, weekday), or six with seconds first. A ledger (--store) keeps which tick ran; no tick is begun twice, and each is
@@ -40,7 +42,7 @@ group is ended before another machine can run. TERM and INT are passed on to it;
 --at-most-once needs no store: each tick has a lease cron/NAME@TICK that is never released. There is no history then, a
 run whose machine died is not reported, and runs of two ticks may overlap.";
 
-/// Runs a command on a schedule, each tick on one machine of many; also: ls, history, next.
+/// Runs a command on a schedule, each tick on one machine of many; also: ls, history, next, rm.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE, arg_required_else_help = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -56,6 +58,7 @@ enum CronCommand {
     Ls(ls::CronLsArgs),
     History(history::CronHistoryArgs),
     Next(next::CronNextArgs),
+    Rm(rm::CronRmArgs),
 }
 
 impl CronArgs {
@@ -66,6 +69,7 @@ impl CronArgs {
             Some(CronCommand::Ls(command)) => command.execute(engine_url).await,
             Some(CronCommand::History(command)) => command.execute(engine_url).await,
             Some(CronCommand::Next(command)) => command.execute(engine_url).await,
+            Some(CronCommand::Rm(command)) => command.execute(engine_url).await,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `leasehold queue dead`, `retry` and `drop`: dead letters, and what becomes of them.
 
 use clap::Args;
+use leasehold::recipe::RecipeError;
+use leasehold::recipe::queue::Queue;
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::output::Table;
 use leasehold_support::{duration, output};
@@ -22,7 +24,7 @@ Example:
   leasehold queue retry mail --all
 
 They wait again as new jobs, at the end of their key where the queue is by key. Prints how many. Exit code 7 if an id is
-no dead letter of the queue.";
+no dead letter of the queue; with --all, 3 if some stay dead because their dedupe ids are in use.";
 
 const DROP_EXAMPLE: &str = "\
 Example:
@@ -30,8 +32,10 @@ Example:
 
 Removes dead letters for good. Prints how many. Exit code 7 if an id is no dead letter of the queue.";
 
-/// The most dead letters that `retry --all` takes in one go.
-const ALL_AT_ONCE: usize = 1000;
+/// How many dead letters `retry --all` reads in one go: each may have 1 MiB.
+const READ_AT_ONCE: usize = 100;
+/// How many it revives in one go.
+const REVIVED_AT_ONCE: usize = 1000;
 
 /// Lists dead letters
 #[derive(Debug, Args)]
@@ -63,6 +67,9 @@ pub struct QueueRetryArgs {
     /// All dead letters of the queue
     #[arg(long, conflicts_with = "jobs")]
     all: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: QueuePlace,
 }
@@ -77,8 +84,22 @@ pub struct QueueDropArgs {
     /// The jobs, as `dead` shows them
     #[arg(value_name = "ID", required = true)]
     jobs: Vec<i64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: QueuePlace,
+}
+
+#[derive(Serialize)]
+struct RevivedJson {
+    revived: u64,
+    kept: u64,
+}
+
+#[derive(Serialize)]
+struct DroppedJson {
+    dropped: u64,
 }
 
 #[derive(Serialize)]
@@ -131,40 +152,59 @@ impl QueueRetryArgs {
         let queue = open_existing(&self.place, engine_url, &self.queue).await?;
         if !self.all {
             let revived = queue.retry(&self.jobs).await?;
-            return report_count(revived, self.jobs.len(), ", or their dedupe ids are in use");
+            let kept = count_missing(revived, self.jobs.len());
+            report(self.json, &RevivedJson { revived, kept }, revived)?;
+            return end_of_named(kept, ", or their dedupe ids are in use");
         }
-        let (mut revived, mut newest) = (0, None);
-        loop {
-            let letters = queue.dead(ALL_AT_ONCE).await?;
-            let jobs: Vec<i64> = letters.iter().map(|letter| letter.job_id).collect();
-            // What dies again meanwhile has a higher number, and is left alone. What cannot wait again now stays.
-            let newest = *newest.get_or_insert(jobs.iter().copied().max().unwrap_or(0));
-            let jobs: Vec<i64> = jobs.into_iter().filter(|job| *job <= newest).collect();
-            let now = if jobs.is_empty() { 0 } else { queue.retry(&jobs).await? };
-            revived += now;
-            if now == 0 {
-                output::line(revived.to_string())?;
-                return match jobs.len() {
-                    0 => Ok(exit::DONE),
-                    kept => Err(Failure::coded(exit::HELD, format!("{kept} stay dead: their dedupe ids are in use"))),
-                };
-            }
+        let jobs = all_dead(&queue).await?;
+        let mut revived = 0;
+        for some in jobs.chunks(REVIVED_AT_ONCE) {
+            revived += queue.retry(some).await?;
+        }
+        let kept = count_missing(revived, jobs.len());
+        report(self.json, &RevivedJson { revived, kept }, revived)?;
+        match kept {
+            0 => Ok(exit::DONE),
+            kept => Err(Failure::coded(exit::HELD, format!("{kept} stay dead: their dedupe ids are in use"))),
         }
     }
+}
+
+/// The ids of all dead letters, in the order in which they were pushed. What dies while they are revived is not among them.
+async fn all_dead(queue: &Queue) -> Result<Vec<i64>, RecipeError> {
+    let (mut jobs, mut below) = (Vec::new(), i64::MAX);
+    loop {
+        let page = queue.dead_below(below, READ_AT_ONCE).await?;
+        let Some(lowest) = page.last() else { break };
+        below = lowest.job_id;
+        jobs.extend(page.iter().map(|letter| letter.job_id));
+    }
+    jobs.reverse();
+    Ok(jobs)
 }
 
 impl QueueDropArgs {
     pub async fn execute(self, engine_url: &str) -> anyhow::Result<u8> {
         let queue = open_existing(&self.place, engine_url, &self.queue).await?;
         let dropped = queue.drop_dead(&self.jobs).await?;
-        report_count(dropped, self.jobs.len(), "")
+        report(self.json, &DroppedJson { dropped }, dropped)?;
+        end_of_named(count_missing(dropped, self.jobs.len()), "")
     }
 }
 
-/// Prints how many, and fails if that is fewer than were named. `or`: what else may be the reason.
-fn report_count(count: u64, named: usize, or: &str) -> anyhow::Result<u8> {
-    output::line(count.to_string())?;
-    match u64::try_from(named).unwrap_or(u64::MAX).saturating_sub(count) {
+/// How many of those that were named were not met.
+fn count_missing(met: u64, named: usize) -> u64 {
+    u64::try_from(named).unwrap_or(u64::MAX).saturating_sub(met)
+}
+
+/// Prints how many, or the whole answer.
+fn report(json: bool, answer: &impl Serialize, count: u64) -> anyhow::Result<()> {
+    if json { output::json(answer) } else { output::line(count.to_string()) }
+}
+
+/// Fails if some that were named are not there. `or`: what else may be the reason.
+fn end_of_named(missing: u64, or: &str) -> anyhow::Result<u8> {
+    match missing {
         0 => Ok(exit::DONE),
         missing => Err(Failure::coded(exit::STALE, format!("{missing} of them are no dead letters of this queue{or}"))),
     }

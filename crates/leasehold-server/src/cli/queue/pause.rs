@@ -1,7 +1,8 @@
 //! `leasehold queue pause`: hands out no more jobs, or does so again.
 
 use clap::Args;
-use leasehold_support::exit;
+use leasehold_support::{exit, output};
+use serde::Serialize;
 
 use super::{QueuePlace, open_existing};
 
@@ -22,8 +23,17 @@ pub struct QueuePauseArgs {
     /// Hand out jobs again; sleeping workers notice within their poll
     #[arg(long)]
     resume: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: QueuePlace,
+}
+
+#[derive(Serialize)]
+struct PausedJson<'a> {
+    queue: &'a str,
+    paused: bool,
 }
 
 impl QueuePauseArgs {
@@ -31,6 +41,9 @@ impl QueuePauseArgs {
         let queue = open_existing(&self.place, engine_url, &self.queue).await?;
         let done = if self.resume { queue.resume().await } else { queue.pause().await };
         done?;
+        if self.json {
+            output::json(&PausedJson { queue: queue.name(), paused: !self.resume })?;
+        }
         Ok(exit::DONE)
     }
 }

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold::recipe::RecipeError;
 use leasehold::recipe::queue::{Delivery, Nack, Queue};
+use leasehold::recipe::{RecipeError, Store};
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::signals::{self, Signals};
 use leasehold_support::{duration, output};
@@ -19,6 +19,8 @@ use crate::cli::target;
 
 /// How often `--drain` looks whether anything is left.
 const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(200);
+/// Jobs whose workers died come back within this time after their deliveries.
+const LAPSED_COME_BACK_WITHIN: Duration = Duration::from_millis(1100);
 
 const EXAMPLE: &str = "\
 Example:
@@ -48,7 +50,7 @@ pub struct QueueWorkArgs {
     /// How often to look for jobs while nothing wakes the worker
     #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse, allow_hyphen_values = true)]
     poll: Duration,
-    /// End when no job is ready and none is taken
+    /// End when no job is ready, or will be within a second, and none is taken
     #[arg(long)]
     drain: bool,
     /// At the end print one JSON object: how many jobs ended how
@@ -87,7 +89,7 @@ impl QueueWorkArgs {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let mut stop = Some(stop);
         let mut working = pin!(work.until(async { drop(stopped.await) }));
-        let mut drained = pin!(self.wait_until_drained(&queue));
+        let mut drained = pin!(self.wait_until_drained(&store, &queue));
         let mut interrupted = None;
         let mut paused = None;
         let report = loop {
@@ -125,22 +127,37 @@ impl QueueWorkArgs {
     }
 
     /// Completes when nothing is left to do, if that was asked for.
-    async fn wait_until_drained(&self, queue: &Queue) -> anyhow::Result<()> {
+    async fn wait_until_drained(&self, store: &Store, queue: &Queue) -> anyhow::Result<()> {
         if !self.drain {
             return std::future::pending().await;
         }
+        let calls = store.queue_calls(&self.queue)?;
         let clock = target::system_clock();
+        let mut now_empty = false;
         loop {
+            let was_empty = std::mem::take(&mut now_empty);
             match queue.status().await {
                 Ok(status) if status.paused => {
                     return Err(Failure::coded(exit::HELD, "the queue is paused: resume it first"));
                 }
-                Ok(status) if status.ready == 0 && status.taken == 0 => return Ok(()),
+                // A job of a worker that died waits for a moment after its delivery.
+                Ok(status) if status.ready == 0 && status.taken == 0 => {
+                    now_empty = nothing_comes_soon(calls.next_ready().await);
+                }
                 // The worker itself says that the store is away, and tries again.
                 Ok(_) | Err(RecipeError::Unavailable { .. } | RecipeError::Indeterminate { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+            // Two looks: what changes between the questions of one is seen by the other.
+            if was_empty && now_empty {
+                return Ok(());
+            }
             clock.sleep_until(clock.now().plus(DRAIN_CHECK_EVERY)).await;
         }
     }
+}
+
+/// Whether no job is ready so soon that it may be one whose worker died. What cannot be asked now is asked again.
+fn nothing_comes_soon(next_ready: Result<Option<Duration>, RecipeError>) -> bool {
+    next_ready.is_ok_and(|next| next.is_none_or(|next| next > LAPSED_COME_BACK_WITHIN))
 }

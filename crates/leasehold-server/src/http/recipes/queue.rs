@@ -187,12 +187,14 @@ pub async fn turn(mut call: HttpCall) -> Result<Response<Body>, Problem> {
                 let ask = TurnAsk { done, ..ask.clone() };
                 async move { queue.turn(ask).await }
             };
-            let is_empty = |answer: &TurnAnswer| answer.jobs.is_empty() && answer.stale.is_empty();
+            let is_empty =
+                |answer: &TurnAnswer| answer.jobs.is_empty() && answer.stale.is_empty() && answer.locked.is_empty();
             wait.claim(&app, &caller, &queue, claim, is_empty).await?
         }
     };
     let jobs: Vec<ClaimedJobJson> = answer.jobs.into_iter().map(ClaimedJobJson::from).collect();
-    let body = TurnJson { jobs, stale: decimal_texts(&answer.stale), rings: rings.to_string() };
+    let (stale, locked) = (decimal_texts(&answer.stale), decimal_texts(&answer.locked));
+    let body = TurnJson { jobs, stale, locked, rings: rings.to_string() };
     Ok(respond::json_response(StatusCode::OK, &body))
 }
 
@@ -205,9 +207,10 @@ pub async fn ack(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let token = required_decimal(&mut fields, "token")?;
     fields.deny_unknown()?;
     let queue = authorize_queue(&call, &caller, Verb::WorkQueue)?;
-    let stale = run_detached(async move { queue.ack(jobs, token).await }).await?;
-    let stale = stale.map_err(|denial| call.denial_problem(&denial, &caller))?;
-    Ok(respond::json_response(StatusCode::OK, &json!({"stale": decimal_texts(&stale)})))
+    let left = run_detached(async move { queue.ack(jobs, token).await }).await?;
+    let left = left.map_err(|denial| call.denial_problem(&denial, &caller))?;
+    let body = json!({"stale": decimal_texts(&left.stale), "locked": decimal_texts(&left.locked)});
+    Ok(respond::json_response(StatusCode::OK, &body))
 }
 
 /// `POST /v1/queues/{q}/nack`
@@ -259,9 +262,10 @@ pub async fn extend(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let visible = fields.take_millis("visible_ms")?.ok_or_else(|| missing_field("visible_ms"))?;
     fields.deny_unknown()?;
     let queue = authorize_queue(&call, &caller, Verb::WorkQueue)?;
-    let ours = run_detached(async move { queue.extend(jobs, token, visible).await }).await?;
-    let ours = ours.map_err(|denial| call.denial_problem(&denial, &caller))?;
-    Ok(respond::json_response(StatusCode::OK, &json!({"ours": decimal_texts(&ours)})))
+    let extended = run_detached(async move { queue.extend(jobs, token, visible).await }).await?;
+    let extended = extended.map_err(|denial| call.denial_problem(&denial, &caller))?;
+    let body = json!({"ours": decimal_texts(&extended.ours), "locked": decimal_texts(&extended.locked)});
+    Ok(respond::json_response(StatusCode::OK, &body))
 }
 
 /// How many jobs, or keys, a claim is for.

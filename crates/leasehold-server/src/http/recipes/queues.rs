@@ -41,13 +41,15 @@ struct DeadJson {
 /// `GET /v1/queues/{q}/dead`
 pub async fn dead(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    let [limit] = call.query_params(["limit"])?;
+    let [limit, below] = call.query_params(["limit", "below"])?;
     let limit = parse_limit("limit", limit, MAX_DEAD, 1..=MAX_DEAD)?;
+    let below = below.map(|text| text.parse().map_err(|_| Problem::invalid("below is the id of a job".to_owned())));
+    let below: Option<i64> = below.transpose()?;
     let name = call.path_segment(2)?;
     let app = call.app;
     let denied = deny(&app, &caller);
     let access = app.service.recipes(&caller, Verb::SeeQueue, Some(&queue_resource(&name))).map_err(&denied)?;
-    let found = access.dead(&name, limit).await.map_err(&denied)?;
+    let found = access.dead(&name, limit, below).await.map_err(&denied)?;
     // Not by json!, which would read the jobs: they go as they came.
     let body = DeadJson { dead: found.into_iter().map(DeadJobJson::from).collect() };
     Ok(respond::json_response(StatusCode::OK, &body))

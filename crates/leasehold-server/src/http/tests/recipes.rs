@@ -132,14 +132,14 @@ async fn a_prefix_bounds_recipes() {
     let token = taken["jobs"][0]["token"].clone();
     let through = async |call: &str, body: Value| post(bound, &format!("/v1/queues/mine-1/{call}"), &body).await;
     let stale = through("ack", json!({"jobs": [job], "token": token})).await.with(200).json();
-    assert_eq!(stale, json!({"stale": [job]}));
+    assert_eq!(stale, json!({"stale": [job], "locked": []}));
     let turned = through("turn", json!({"jobs": 1, "done": [job], "done_token": token})).await.with(200).json();
     assert_eq!((&turned["stale"], &turned["jobs"]), (&json!([job]), &json!([])));
     through("nack", json!({"job": job, "token": token})).await.problem(409, "stale");
     let ours = through("extend", json!({"jobs": [job], "token": token, "visible_ms": 1000})).await.with(200).json();
-    assert_eq!(ours, json!({"ours": []}));
+    assert_eq!(ours, json!({"ours": [], "locked": []}));
     let ours = post(free, "/v1/queues/other-1/ack", &json!({"jobs": [job], "token": token})).await.with(200).json();
-    assert_eq!(ours, json!({"stale": []}), "its own queue ends it");
+    assert_eq!(ours, json!({"stale": [], "locked": []}), "its own queue ends it");
     server.end().await;
 }
 

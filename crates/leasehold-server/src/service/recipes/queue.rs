@@ -1,7 +1,8 @@
 //! The calls of queues, for callers of the server.
 
 use leasehold::recipe::queue::calls::{
-    FailedJob, LaneAnswer, LaneAsk, NewJob, QueueCalls, QueueFacts, QueueSettings, TurnAnswer, TurnAsk,
+    Extended, FailedJob, LaneAnswer, LaneAsk, NewJob, NotEnded, QueueCalls, QueueFacts, QueueSettings, TurnAnswer,
+    TurnAsk,
 };
 use leasehold::recipe::queue::{Nacked, Pushed};
 use leasehold::recipe::{RecipeError, RecipeRefusal};
@@ -82,19 +83,23 @@ impl QueueAccess {
         let elsewhere = self.keep_here(&mut ask.done).await?;
         let mut answer = self.access.ask(self.calls.turn(ask)).await?;
         answer.stale.extend(elsewhere);
-        self.count_ended(asked, answer.stale.len());
+        self.count_ended(asked.saturating_sub(answer.locked.len()), answer.stale.len());
         self.count(JobEnd::Lapsed, answer.lapsed as usize);
+        if answer.lapsed > 0 {
+            self.ring();
+        }
         self.sweep_if_due().await;
         Ok(answer)
     }
 
-    /// Ends deliveries; those that were stale.
-    pub async fn ack(&self, mut jobs: Vec<i64>, token: i64) -> Result<Vec<i64>, Denial> {
+    /// Ends deliveries; those that were not ended.
+    pub async fn ack(&self, mut jobs: Vec<i64>, token: i64) -> Result<NotEnded, Denial> {
         let asked = jobs.len();
-        let mut stale = self.keep_here(&mut jobs).await?;
-        stale.extend(self.access.ask(self.calls.ack(jobs, token)).await?);
-        self.count_ended(asked, stale.len());
-        Ok(stale)
+        let elsewhere = self.keep_here(&mut jobs).await?;
+        let mut answer = self.access.ask(self.calls.ack(jobs, token)).await?;
+        answer.stale.extend(elsewhere);
+        self.count_ended(asked.saturating_sub(answer.locked.len()), answer.stale.len());
+        Ok(answer)
     }
 
     /// Gives a job back, or buries it.
@@ -106,26 +111,23 @@ impl QueueAccess {
         };
         let what = format!("delivery {} of job {}", failed.token, failed.job_id);
         let nacked = if elsewhere { Nacked::Stale } else { self.access.ask(self.calls.nack(failed)).await? };
-        self.count(
-            match nacked {
-                Nacked::Retry => JobEnd::Retry,
-                Nacked::Dead => JobEnd::Dead,
-                Nacked::Stale => JobEnd::Stale,
-            },
-            1,
-        );
         match nacked {
-            Nacked::Stale => Err(Denial::Recipe(RecipeError::Refused(RecipeRefusal::Stale { what }))),
-            Nacked::Retry => {
-                self.ring();
-                Ok(nacked)
+            Nacked::Stale => {
+                self.count(JobEnd::Stale, 1);
+                return Err(Denial::Recipe(RecipeError::Refused(RecipeRefusal::Stale { what })));
             }
-            Nacked::Dead => Ok(nacked),
+            Nacked::Retry => {
+                self.count(JobEnd::Retry, 1);
+                self.ring();
+            }
+            Nacked::Dead => self.count(JobEnd::Dead, 1),
+            Nacked::Locked => {}
         }
+        Ok(nacked)
     }
 
     /// Extends deliveries; those that are still the caller's.
-    pub async fn extend(&self, mut jobs: Vec<i64>, token: i64, visible: Duration) -> Result<Vec<i64>, Denial> {
+    pub async fn extend(&self, mut jobs: Vec<i64>, token: i64, visible: Duration) -> Result<Extended, Denial> {
         self.keep_here(&mut jobs).await?;
         self.access.ask(self.calls.extend(jobs, token, visible)).await
     }

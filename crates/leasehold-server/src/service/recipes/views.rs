@@ -143,16 +143,19 @@ impl RecipeAccess {
         Ok(seen)
     }
 
-    /// Dead letters, the newest first.
+    /// Dead letters, the newest first. `below`: only those with lower ids, the highest id first.
     ///
     /// # Errors
     ///
     /// The store refused or failed.
-    pub async fn dead(&self, queue: &str, most: usize) -> Result<Vec<DeadJob>, Denial> {
+    pub async fn dead(&self, queue: &str, most: usize, below: Option<i64>) -> Result<Vec<DeadJob>, Denial> {
         let calls = self.state.store.queue_calls(queue).map_err(Denial::Recipe)?;
         // A queue that is not there has no dead letters either, and must not look empty.
         self.ask(calls.facts()).await?;
-        self.ask(calls.dead(most)).await
+        match below {
+            None => self.ask(calls.dead(most)).await,
+            Some(id) => self.ask(calls.dead_below(id, most)).await,
+        }
     }
 }
 

@@ -294,6 +294,27 @@ impl Store {
         }
     }
 
+    /// Forgets a schedule that was given up, with its history: from then on nobody waits for its ticks. False: there was none.
+    ///
+    /// Stop its machines first. One that still runs begins the schedule anew, and may run its newest tick again.
+    ///
+    /// # Errors
+    ///
+    /// [`RecipeError::Invalid`] behind a server: open its store itself. Otherwise what the store says when it cannot be asked.
+    pub async fn cron_remove(&self, name: &str) -> Result<bool, RecipeError> {
+        match &self.database {
+            #[cfg(feature = "postgres")]
+            StoreDatabase::Postgres(database) => database.cron_remove(name).await,
+            #[cfg(feature = "sqlite")]
+            StoreDatabase::Sqlite(database) => database.cron_remove(name).await,
+            #[cfg(feature = "http")]
+            StoreDatabase::Server(_) => Err(RecipeError::Invalid(
+                "a schedule is not removed through a server: open the store of the server itself, as its --store says"
+                    .into(),
+            )),
+        }
+    }
+
     /// The newest rows of a schedule, newest first.
     ///
     /// # Errors

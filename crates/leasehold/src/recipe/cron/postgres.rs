@@ -28,7 +28,14 @@ const RUNS: &str =
         code, tail
     FROM leasehold.run WHERE name = $1 ORDER BY tick DESC LIMIT $2";
 
+const REMOVE: &str = "WITH r AS (DELETE FROM leasehold.run WHERE name = $1)
+    DELETE FROM leasehold.schedule WHERE name = $1 RETURNING 1";
+
 impl PostgresDatabase {
+    pub(super) async fn cron_remove(&self, name: &str) -> Result<bool, RecipeError> {
+        Ok(!self.call("remove a schedule", REMOVE, &[(&name, Type::TEXT)]).await?.is_empty())
+    }
+
     pub(super) async fn cron_begin(&self, start: &CronStart) -> Result<CronBegun, RecipeError> {
         let (tick, token) = (unix_millis(start.tick)?, token_number(start.token));
         let from = start.missed.iter().map(|missed| unix_millis(missed.from)).collect::<Result<Vec<_>, _>>()?;

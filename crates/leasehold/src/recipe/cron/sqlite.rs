@@ -20,6 +20,9 @@ const MISSED: &str = "INSERT INTO leasehold_run (name, tick, upto, ticks, token,
         AND r.state IN ('ok', 'failed')) THEN 'skipped' ELSE 'missed' END, ?6, ?7, ?7) RETURNING state";
 const RUNNING: &str = "INSERT INTO leasehold_run (name, tick, upto, token, state, machine, started_at)
     VALUES (?1, ?2, ?2, ?3, 'running', ?4, ?5)";
+/// The newest 10,000 rows are kept. Which tick is next is told by leasehold_schedule alone.
+const FORGET: &str = "DELETE FROM leasehold_run WHERE name = ?1 AND state <> 'running' AND tick IN
+    (SELECT r.tick FROM leasehold_run r WHERE r.name = ?1 ORDER BY r.tick DESC LIMIT 100 OFFSET 10000)";
 const FINISH: &str = "UPDATE leasehold_run SET state = ?4, code = ?5, tail = ?6, ended_at = ?7
     WHERE name = ?1 AND tick = ?2 AND token = ?3 AND state = 'running'";
 const SCHEDULE: &str = "SELECT name, spec, last_tick, token FROM leasehold_schedule WHERE name = ?1";
@@ -43,6 +46,16 @@ impl SqliteDatabase {
             db.execute(FINISH, values).map(|rows| rows > 0).map_err(|error| sqlite_error(&error, ATTEMPT))
         };
         self.write(ATTEMPT, work).await
+    }
+
+    pub(super) async fn cron_remove(&self, name: &str) -> Result<bool, RecipeError> {
+        const ATTEMPT: &str = "remove a schedule";
+        let name = name.to_owned();
+        let remove = move |db: &Connection| {
+            db.execute("DELETE FROM leasehold_run WHERE name = ?1", [&name])?;
+            db.execute("DELETE FROM leasehold_schedule WHERE name = ?1", [&name]).map(|rows| rows > 0)
+        };
+        self.write(ATTEMPT, move |db, _| remove(db).map_err(|error| sqlite_error(&error, ATTEMPT))).await
     }
 
     pub(super) async fn cron_schedule(&self, name: &str) -> Result<Option<CronSchedule>, RecipeError> {
@@ -111,6 +124,7 @@ fn begin_at(db: &Connection, start: &CronStart, clock: Tick) -> Result<CronBegun
         *ticks = ticks.saturating_add(missed.count);
     }
     db.execute(RUNNING, params![name, tick, token, machine, clock.now]).map_err(sql)?;
+    db.execute(FORGET, [name]).map_err(sql)?;
     Ok(CronBegun::First { token, recorded })
 }
 

@@ -9,7 +9,8 @@ use super::postgres;
 #[cfg(feature = "http")]
 use super::remote;
 pub use super::rows::{
-    ClaimedJob, FailedJob, LaneAnswer, LaneAsk, NewJob, QueueFacts, QueueSettings, SINCE_EVER, TurnAnswer, TurnAsk,
+    ClaimedJob, Extended, FailedJob, LaneAnswer, LaneAsk, NewJob, NotEnded, QueueFacts, QueueSettings, SINCE_EVER,
+    TurnAnswer, TurnAsk,
 };
 use super::rows::{DeadJob, HotKey, Nacked, Pushed, QueueStatus, check_visible};
 #[cfg(feature = "sqlite")]
@@ -124,19 +125,21 @@ impl QueueCalls {
         }
     }
 
-    /// Ends deliveries of one token, and returns those that were stale.
+    /// Ends deliveries of one token, and returns those that were not ended. It does not wait for transactions that are open.
     ///
     /// # Errors
     ///
     /// The store cannot be asked.
-    pub async fn ack(&self, jobs: Vec<i64>, token: i64) -> Result<Vec<i64>, RecipeError> {
+    pub async fn ack(&self, jobs: Vec<i64>, token: i64) -> Result<NotEnded, RecipeError> {
         check_count(jobs.len())?;
         match &self.store.database {
             #[cfg(feature = "postgres")]
             StoreDatabase::Postgres(at) => postgres::ack(at.as_ref(), &jobs, token).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(at) => {
-                at.write("acknowledge jobs", move |db, tick| sqlite::ack(db, tick, &jobs, token)).await
+                let ended = at.write("acknowledge jobs", move |db, tick| sqlite::ack(db, tick, &jobs, token)).await;
+                // A transaction that is open has the whole file: nothing is locked apart from that.
+                ended.map(|stale| NotEnded { stale, locked: Vec::new() })
             }
             #[cfg(feature = "http")]
             StoreDatabase::Server(at) => remote::ack(at, &self.name, &jobs, token).await,
@@ -157,10 +160,10 @@ impl QueueCalls {
         failed.check()?;
         match (&self.store.database, failed.key.clone()) {
             #[cfg(feature = "postgres")]
-            (StoreDatabase::Postgres(at), None) => read_word(&postgres::nack(at.as_ref(), &failed).await?),
+            (StoreDatabase::Postgres(at), None) => read_nacked(postgres::nack(at.as_ref(), &failed).await),
             #[cfg(feature = "postgres")]
             (StoreDatabase::Postgres(at), Some(key)) => {
-                read_word(&postgres::lane_nack(at.as_ref(), &name, &key, &failed).await?)
+                read_nacked(postgres::lane_nack(at.as_ref(), &name, &key, &failed).await)
             }
             #[cfg(feature = "sqlite")]
             (StoreDatabase::Sqlite(at), None) => {
@@ -198,12 +201,12 @@ impl QueueCalls {
         }
     }
 
-    /// Returns those that are still ours.
+    /// Extends deliveries of one token. It does not wait for transactions that are open.
     ///
     /// # Errors
     ///
     /// The store cannot be asked.
-    pub async fn extend(&self, jobs: Vec<i64>, token: i64, visible: Duration) -> Result<Vec<i64>, RecipeError> {
+    pub async fn extend(&self, jobs: Vec<i64>, token: i64, visible: Duration) -> Result<Extended, RecipeError> {
         check_count(jobs.len())?;
         check_visible(Some(visible))?;
         match &self.store.database {
@@ -211,7 +214,8 @@ impl QueueCalls {
             StoreDatabase::Postgres(at) => postgres::extend(at.as_ref(), &jobs, token, visible).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(at) => {
-                at.write("extend deliveries", move |db, tick| sqlite::extend(db, tick, &jobs, token, visible)).await
+                let work = move |db: &_, tick| sqlite::extend(db, tick, &jobs, token, visible);
+                at.write("extend deliveries", work).await.map(|ours| Extended { ours, locked: Vec::new() })
             }
             #[cfg(feature = "http")]
             StoreDatabase::Server(at) => remote::extend(at, &self.name, &jobs, token, visible).await,
@@ -374,16 +378,29 @@ impl QueueCalls {
     ///
     /// The store cannot be asked.
     pub async fn dead(&self, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
+        self.read_dead(most, None).await
+    }
+
+    /// Dead letters with lower ids than this, the highest id first: to go through all of them, page by page.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be asked.
+    pub async fn dead_below(&self, job_id: i64, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
+        self.read_dead(most, Some(job_id)).await
+    }
+
+    async fn read_dead(&self, most: usize, below: Option<i64>) -> Result<Vec<DeadJob>, RecipeError> {
         let (name, limit) = (self.name.clone(), i64::try_from(most).unwrap_or(i64::MAX));
         match &self.store.database {
             #[cfg(feature = "postgres")]
-            StoreDatabase::Postgres(at) => postgres::dead(at.as_ref(), &name, limit).await,
+            StoreDatabase::Postgres(at) => postgres::dead(at.as_ref(), &name, limit, below).await,
             #[cfg(feature = "sqlite")]
             StoreDatabase::Sqlite(at) => {
-                at.read("read dead letters", move |db, now| sqlite_views::dead(db, now, &name, limit)).await
+                at.read("read dead letters", move |db, now| sqlite_views::dead(db, now, &name, limit, below)).await
             }
             #[cfg(feature = "http")]
-            StoreDatabase::Server(at) => remote::dead(at, &name, most).await,
+            StoreDatabase::Server(at) => remote::dead(at, &name, most, below).await,
         }
     }
 
@@ -443,7 +460,22 @@ pub(super) async fn read_status(store: &Store, name: Option<&str>) -> Result<Vec
 }
 
 #[cfg(feature = "postgres")]
-fn read_word(word: &str) -> Result<Nacked, RecipeError> {
-    Nacked::from_word(word)
-        .ok_or_else(|| RecipeError::corrupt("postgres", "a nack says retry, dead or stale", word.to_owned()))
+fn read_nacked(answered: Result<String, RecipeError>) -> Result<Nacked, RecipeError> {
+    match answered {
+        Ok(word) => Nacked::from_word(&word)
+            .ok_or_else(|| RecipeError::corrupt("postgres", "a nack says retry, dead or stale", word)),
+        Err(error) if is_locked(&error) => Ok(Nacked::Locked),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a call met a transaction that is open, and had no effect.
+#[cfg(feature = "postgres")]
+pub(super) fn is_locked(error: &RecipeError) -> bool {
+    crate::recipe::store::postgres::sql_error::sql_code(error) == Some("55P03")
+}
+
+#[cfg(not(feature = "postgres"))]
+pub(super) const fn is_locked(_error: &RecipeError) -> bool {
+    false
 }

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::QueueCalls;
 use super::delivery::{DeliveryEnd, Nack};
-use super::rows::{ClaimedJob, FailedJob, Nacked, QueueFacts, SINCE_EVER, TurnAsk};
+use super::keeper_ends::LockedEnds;
+use super::rows::{ClaimedJob, Extended, FailedJob, QueueFacts, SINCE_EVER, TurnAsk};
 use super::wake::Wake;
 use super::work::{Assignment, HandlerEnd, JobEnded, WorkReport};
 use crate::clock::{Clock, Time, until};
@@ -36,8 +37,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// How long a worker that is to stop tries to acknowledge at a store that is away.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// When an acknowledgement that met a lock of somebody's transaction is tried again.
-const RETRY_LOCKED_AFTER: Duration = Duration::from_secs(1);
+/// When a delivery that could not be extended because of somebody's transaction is extended again, at the latest.
+const EXTEND_LOCKED_AFTER: Duration = Duration::from_secs(1);
 /// How long the worker waits for the connection that tells it of pushes. Without one the poll finds them.
 const MAX_WAIT_TO_LISTEN: Duration = Duration::from_secs(5);
 
@@ -79,22 +80,16 @@ pub(super) struct HeldClaim {
 }
 
 impl HeldClaim {
+    /// By key: whether jobs of this claim are done and not acknowledged.
+    pub fn has_unacked(&self, token: i64, key: &str) -> bool {
+        self.token == token && self.key.as_deref() == Some(key) && !self.done.is_empty()
+    }
+
     /// What a failed job adds to its number of tries: by key the claim counted the first job only.
     fn tries_to_add(&self, job: i64, untried: bool) -> i32 {
         let counted = self.key.is_none() || job == self.first;
         i32::from(!untried) - i32::from(counted)
     }
-}
-
-/// Whether a call met a lock of another transaction for too long. It had no effect.
-#[cfg(feature = "postgres")]
-fn is_locked(error: &RecipeError) -> bool {
-    crate::recipe::store::postgres::sql_error::sql_code(error) == Some("55P03")
-}
-
-#[cfg(not(feature = "postgres"))]
-const fn is_locked(_error: &RecipeError) -> bool {
-    false
 }
 
 /// The keeper. See the module.
@@ -119,14 +114,14 @@ pub(super) struct Keeper {
     stop: CancellationToken,
     wake: Wake,
     /// Jobs that ended well, by token.
-    done: BTreeMap<i64, Vec<i64>>,
+    pub done: BTreeMap<i64, Vec<i64>>,
     /// Tokens whose acknowledgement was sent and had no answer.
-    unsure: Vec<i64>,
-    /// Tokens whose acknowledgement met a lock, and when it is tried again.
-    locked: BTreeMap<i64, Time>,
+    pub unsure: Vec<i64>,
+    /// Ends of deliveries that met somebody's transaction.
+    pub locked: LockedEnds,
     next_number: u64,
     /// Pushes wake us.
-    armed: bool,
+    pub armed: bool,
     next_ready: Option<Time>,
     poll_at: Time,
     extend_at: Time,
@@ -169,7 +164,7 @@ impl Keeper {
             wake,
             done: BTreeMap::new(),
             unsure: Vec::new(),
-            locked: BTreeMap::new(),
+            locked: LockedEnds::default(),
             next_number: 0,
             armed: false,
             next_ready: None,
@@ -194,22 +189,23 @@ impl Keeper {
             if self.abandoned {
                 self.give_all_back();
             }
-            match self.step().await {
-                Ok(()) if self.is_stopping() && self.held.is_empty() && self.is_settled() => {
+            let stepped = self.step().await;
+            let now = self.clock.now();
+            let only_ends_left = self.is_stopping() && self.held.values().all(|claim| claim.complete);
+            let gives_up = only_ends_left && now >= *give_up_at.get_or_insert(now.plus(STOP_PATIENCE));
+            match stepped {
+                Ok(()) if only_ends_left && self.held.is_empty() && self.is_settled() => {
                     self.sleep_no_more().await;
                     return Ok(self.report);
                 }
+                Ok(()) if gives_up => return Err(self.still_locked()),
                 Ok(()) => {
                     pause = MIN_PAUSE;
                     self.rest().await;
                 }
                 Err(error @ (RecipeError::Unavailable { .. } | RecipeError::Indeterminate { .. })) => {
                     self.report_trouble(&error);
-                    let now = self.clock.now();
-                    if self.is_stopping()
-                        && self.held.values().all(|claim| claim.complete)
-                        && now >= *give_up_at.get_or_insert(now.plus(STOP_PATIENCE))
-                    {
+                    if gives_up {
                         return Err(error);
                     }
                     // What was armed may be forgotten: the table does not survive a crash of the server.
@@ -227,10 +223,6 @@ impl Keeper {
         self.abandoned || self.stop.is_cancelled()
     }
 
-    fn is_settled(&self) -> bool {
-        self.done.is_empty() && self.failed.is_empty()
-    }
-
     /// How many assignments more there may be.
     pub fn free_slots(&self) -> usize {
         if self.is_stopping() { 0 } else { self.options.slots.saturating_sub(self.held.len()) }
@@ -240,14 +232,15 @@ impl Keeper {
     async fn step(&mut self) -> Result<(), RecipeError> {
         let now = self.clock.now();
         if now >= self.extend_at {
-            self.extend_all().await?;
-            self.extend_at = now.plus(self.facts.visible / 3);
+            let all = self.extend_all().await?;
+            let visible = self.facts.visible;
+            self.extend_at = now.plus(if all { visible / 3 } else { EXTEND_LOCKED_AFTER.min(visible / 10) });
         }
+        self.take_up_locked(now);
         if now >= self.sweep_at {
             let lapsed = self.calls.sweep().await?;
             self.sweep_at = now.plus(SWEEP_EVERY);
-            // They wait for up to a second: look anew when the next is ready.
-            self.armed &= lapsed == 0;
+            self.note_lapsed(lapsed);
         }
         if self.facts.keyed {
             self.step_lanes().await?
@@ -260,15 +253,11 @@ impl Keeper {
     /// Acknowledges and claims jobs of a plain queue.
     async fn step_jobs(&mut self) -> Result<(), RecipeError> {
         // One token goes with the next claim, the others go before it.
-        while self.groups_due() > 1 {
-            let (token, jobs) = self.largest_group();
-            let answered = self.calls.ack(jobs.clone(), token).await;
-            if let Some(stale) = self.ack_answered(token, answered)? {
-                self.count_acked(token, jobs.len(), stale.len());
-            }
+        while self.done.len() > 1 {
+            self.ack_largest_group().await?;
         }
         loop {
-            let due = self.groups_due() > 0;
+            let due = !self.done.is_empty();
             let wanted = if self.claim_due || due { self.free_slots() } else { 0 };
             if wanted == 0 && !due {
                 return Ok(());
@@ -277,26 +266,10 @@ impl Keeper {
             while let Ok(ended) = self.ended.try_recv() {
                 self.take_end(ended);
             }
-            if self.groups_due() > 1 {
+            if self.done.len() > 1 {
                 return Ok(());
             }
         }
-    }
-
-    /// Jobs that ended and can be acknowledged now, by token.
-    fn due_groups(&self) -> impl Iterator<Item = (&i64, &Vec<i64>)> {
-        let now = self.clock.now();
-        self.done.iter().filter(move |(token, _)| self.locked.get(token).is_none_or(|again_at| *again_at <= now))
-    }
-
-    fn groups_due(&self) -> usize {
-        self.due_groups().count()
-    }
-
-    /// The token with the most jobs that ended.
-    fn largest_group(&self) -> (i64, Vec<i64>) {
-        let largest = self.due_groups().max_by_key(|(_, jobs)| jobs.len());
-        largest.map(|(token, jobs)| (*token, jobs.clone())).unwrap_or_default()
     }
 
     /// One call: acknowledges one group, and claims.
@@ -317,9 +290,10 @@ impl Keeper {
             levels: reversed.then(|| self.facts.levels.iter().rev().copied().collect()),
         };
         let answered = self.calls.turn(ask).await;
-        let Some(answer) = self.ack_answered(done_token, answered)? else { return Ok(()) };
-        self.count_acked(done_token, done.len(), answer.stale.len());
+        let answer = answered.map_err(|error| self.note_unanswered(done_token, error))?;
+        self.note_lapsed(answer.lapsed);
         let now = self.clock.now();
+        self.count_acked(done_token, done.len(), answer.stale.len(), answer.locked);
         if full {
             self.full_turn_at = now.plus(FULL_TURN_EVERY.max(now.since(sent) * FULL_TURN_PART));
         }
@@ -342,45 +316,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Remembers an acknowledgement without an answer, and one that met a lock: a transaction that asked for one of its jobs
-    /// again is still open. Then there is no answer, and it is tried again later; other jobs go on meanwhile.
-    fn ack_answered<T>(&mut self, token: i64, answered: Result<T, RecipeError>) -> Result<Option<T>, RecipeError> {
-        let acks = self.done.contains_key(&token);
-        match answered {
-            Err(error) if acks && is_locked(&error) && !self.is_stopping() => {
-                self.report_trouble(&error);
-                self.locked.insert(token, self.clock.now().plus(RETRY_LOCKED_AFTER));
-                Ok(None)
-            }
-            Err(error) => {
-                if acks && matches!(error, RecipeError::Indeterminate { .. }) {
-                    self.unsure.push(token);
-                }
-                Err(error)
-            }
-            Ok(answer) => Ok(Some(answer)),
-        }
-    }
-
-    fn report_trouble(&self, error: &RecipeError) {
+    pub fn report_trouble(&self, error: &RecipeError) {
         if let Some(TroubleHook(hook)) = &self.options.on_trouble {
             hook(error);
-        }
-    }
-
-    fn count_acked(&mut self, token: i64, asked: usize, stale: usize) {
-        if asked == 0 {
-            return;
-        }
-        self.done.remove(&token);
-        self.locked.remove(&token);
-        let sure = !self.unsure.contains(&token);
-        self.unsure.retain(|unsure| *unsure != token);
-        self.report.acked += (asked - stale.min(asked)) as u64;
-        if sure {
-            self.report.stale += stale as u64;
-        } else {
-            self.report.unknown += stale as u64;
         }
     }
 
@@ -424,31 +362,13 @@ impl Keeper {
         }
     }
 
-    /// Gives back what failed.
-    async fn give_back(&mut self) -> Result<(), RecipeError> {
-        while let Some(failed) = self.failed.last().cloned() {
-            match self.calls.nack(failed).await {
-                Ok(Nacked::Retry) => self.report.retried += 1,
-                Ok(Nacked::Dead) => self.report.dead += 1,
-                Ok(Nacked::Stale) => self.report.stale += 1,
-                Err(error @ (RecipeError::Unavailable { .. } | RecipeError::Indeterminate { .. })) => {
-                    return Err(error);
-                }
-                // What the store does not take for this job must not end the work on others: the job is left to lapse.
-                Err(error) => {
-                    self.report_trouble(&error);
-                    self.report.lost += 1;
-                }
-            }
-            self.failed.pop();
-            // It may be ready sooner than what we wait for.
-            self.armed = false;
-            self.claim_due = true;
-        }
-        Ok(())
+    /// Jobs that lapsed wait for up to a second: a worker that sleeps looks anew when the next is ready.
+    fn note_lapsed(&mut self, lapsed: u32) {
+        self.armed &= lapsed == 0;
     }
 
-    async fn extend_all(&mut self) -> Result<(), RecipeError> {
+    /// Extends what runs. `false`: some could not be extended because of somebody's transaction, and were left as they are.
+    async fn extend_all(&mut self) -> Result<bool, RecipeError> {
         if self.facts.keyed {
             return self.extend_lanes().await;
         }
@@ -457,22 +377,27 @@ impl Keeper {
             by_token.entry(claim.token).or_default().extend(&claim.jobs);
         }
         // One that cannot be extended now must not cost the others their time.
-        let mut failed = Ok(());
+        let (mut failed, mut all) = (Ok(()), true);
         for (token, jobs) in by_token {
             let sent = self.clock.now();
-            let ours = match self.calls.extend(jobs, token, self.facts.visible).await {
-                Ok(ours) => ours,
+            let Extended { ours, locked } = match self.calls.extend(jobs, token, self.facts.visible).await {
+                Ok(answer) => answer,
                 Err(error) => {
                     failed = failed.and(Err(error));
                     continue;
                 }
             };
             for claim in self.held.values().filter(|claim| claim.token == token) {
+                // It is ours for as long as it was.
+                if claim.jobs.iter().any(|job| locked.contains(job)) {
+                    all = false;
+                    continue;
+                }
                 let still_ours = claim.jobs.iter().all(|job| ours.contains(job));
                 claim.valid_until.send_replace(if still_ours { sent.plus(self.facts.visible) } else { Time::ZERO });
             }
         }
-        failed
+        failed.map(|()| all)
     }
 
     /// Waits until there is something to do.
@@ -486,7 +411,7 @@ impl Keeper {
             self.fall_asleep(now).await;
             return;
         }
-        let mut until = self.sweep_at;
+        let mut until = self.sweep_at.min(self.locked.retry_at());
         if !self.held.is_empty() {
             until = until.min(self.extend_at);
         }
@@ -495,7 +420,7 @@ impl Keeper {
         }
         let stopping = self.is_stopping();
         tokio::select! {
-            ended = self.ended.recv() => match ended {
+            ended = self.ended.recv(), if !self.abandoned => match ended {
                 Some(ended) => self.take_end(ended),
                 None => self.abandoned = true,
             },

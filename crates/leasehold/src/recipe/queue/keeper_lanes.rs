@@ -1,5 +1,6 @@
 //! What the keeper does differently for a queue by key: the claim is on a key, and its jobs run one after the other.
 
+use super::calls::is_locked;
 use super::keeper::Keeper;
 use super::rows::LaneAsk;
 use crate::clock::Time;
@@ -48,15 +49,21 @@ impl Keeper {
             let Some(claim) = self.held.get(&number) else { continue };
             let (token, complete, done) = (claim.token, claim.complete, claim.done.clone());
             let key = claim.key.clone().unwrap_or_default();
-            let failed = self.failed.iter().any(|failed| failed.token == token && failed.key.as_deref() == Some(&key));
+            let failed =
+                self.failed.iter().any(|failed| failed.is_of(token, &key)) || self.locked.has_failed(token, &key);
             let free = complete && !failed;
             if free || !done.is_empty() {
                 match self.calls.lane_ack(&key, token, done.clone(), free).await {
                     Ok(()) => self.report.acked += done.len() as u64,
                     Err(RecipeError::Refused(RecipeRefusal::Stale { .. })) => {
                         self.report.stale += done.len() as u64;
-                        self.failed.retain(|failed| failed.token != token || failed.key.as_deref() != Some(&key));
+                        self.failed.retain(|failed| !failed.is_of(token, &key));
                         self.held.remove(&number);
+                        continue;
+                    }
+                    // Somebody's transaction has this key: other keys go on.
+                    Err(error) if is_locked(&error) => {
+                        self.note_locked();
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -73,15 +80,20 @@ impl Keeper {
         Ok(())
     }
 
-    pub(super) async fn extend_lanes(&mut self) -> Result<(), RecipeError> {
+    /// As [`Keeper::extend_all`].
+    pub(super) async fn extend_lanes(&mut self) -> Result<bool, RecipeError> {
         let numbers: Vec<u64> = self.held.keys().copied().collect();
-        let mut failed = Ok(());
+        let (mut failed, mut all) = (Ok(()), true);
         for number in numbers {
             let Some(claim) = self.held.get(&number) else { continue };
             let (token, key) = (claim.token, claim.key.clone().unwrap_or_default());
             let sent = self.clock.now();
             let ours = match self.calls.lane_extend(&key, token, self.facts.visible).await {
                 Ok(ours) => ours,
+                Err(error) if is_locked(&error) => {
+                    all = false;
+                    continue;
+                }
                 Err(error) => {
                     failed = failed.and(Err(error));
                     continue;
@@ -91,6 +103,6 @@ impl Keeper {
                 claim.valid_until.send_replace(if ours { sent.plus(self.facts.visible) } else { Time::ZERO });
             }
         }
-        failed
+        failed.map(|()| all)
     }
 }

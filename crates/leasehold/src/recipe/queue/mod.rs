@@ -55,6 +55,7 @@
 pub mod calls;
 pub mod delivery;
 mod keeper;
+mod keeper_ends;
 mod keeper_lanes;
 mod limits;
 #[cfg(feature = "postgres")]
@@ -269,6 +270,16 @@ impl Queue {
     /// The store cannot be asked.
     pub async fn dead(&self, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
         self.calls.dead(most).await
+    }
+
+    /// Dead letters with lower ids than this, the highest id first. To go through all of them, begin with [`i64::MAX`] and go on
+    /// with the last id of each page: what dies meanwhile and was new has a higher id.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be asked.
+    pub async fn dead_below(&self, job_id: i64, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
+        self.calls.dead_below(job_id, most).await
     }
 
     /// Dead letters wait again, as new jobs at the end. Returns how many. A dead letter whose dedupe id is in use stays.

@@ -11,8 +11,8 @@ use leasehold_postgres::tokio_postgres::{GenericClient, Row};
 
 use super::limits::to_millis;
 use super::rows::{
-    ClaimedJob, DeadJob, FailedJob, HotKey, LaneAnswer, LaneAsk, NewJob, Pushed, QueueFacts, QueueSettings,
-    QueueStatus, SINCE_EVER, TurnAnswer, TurnAsk,
+    ClaimedJob, DeadJob, Extended, FailedJob, HotKey, LaneAnswer, LaneAsk, NewJob, NotEnded, Pushed, QueueFacts,
+    QueueSettings, QueueStatus, SINCE_EVER, TurnAnswer, TurnAsk,
 };
 use crate::recipe::error::RecipeError;
 use crate::recipe::store::postgres::sql_error::{SqlEffect, recipe_error};
@@ -25,17 +25,17 @@ const PUSH: &str = "SELECT job_id, fresh FROM leasehold.queue_push($1, $2::text:
     $4, $5, $6, $7)";
 const TURN: &str = "SELECT job_id, token, attempt, ready_at, made_at, body::text
     FROM leasehold.queue_turn($1, $2, $3, $4, $5::bigint * interval '1 ms', $6, $7, $8)";
-const ACK: &str = "SELECT leasehold.queue_ack($1, $2)";
+const ACK: &str = "SELECT job_id, locked FROM leasehold.queue_ack($1, $2, false)";
 const HERE: &str = "SELECT j.job_id FROM leasehold.job j JOIN leasehold.queue q USING (queue_id)
     WHERE q.name = $1 AND j.job_id = ANY ($2)";
 const FINISH: &str = "SELECT leasehold.queue_finish($1, $2)";
-const NACK: &str = "SELECT leasehold.queue_nack($1, $2, $3, $4::bigint * interval '1 ms', $5, $6)";
-const EXTEND: &str = "SELECT leasehold.queue_extend($1, $2, $3::bigint * interval '1 ms')";
+const NACK: &str = "SELECT leasehold.queue_nack($1, $2, $3, $4::bigint * interval '1 ms', $5, $6, false)";
+const EXTEND: &str = "SELECT job_id, locked FROM leasehold.queue_extend($1, $2, $3::bigint * interval '1 ms')";
 const SWEEP: &str = "SELECT leasehold.queue_sweep($1)";
 const LANE_CLAIM: &str = "SELECT key, token, job_id, attempt, made_at, body::text
     FROM leasehold.lane_claim($1, $2, $3, $4::bigint * interval '1 ms', $5, $6)";
-const LANE_ACK: &str = "SELECT leasehold.lane_ack($1, $2, $3, $4, $5)";
-const LANE_NACK: &str = "SELECT leasehold.lane_nack($1, $2, $3, $4, $5, $6::bigint * interval '1 ms', $7, $8)";
+const LANE_ACK: &str = "SELECT leasehold.lane_ack($1, $2, $3, $4, $5, $6)";
+const LANE_NACK: &str = "SELECT leasehold.lane_nack($1, $2, $3, $4, $5, $6::bigint * interval '1 ms', $7, $8, false)";
 const LANE_EXTEND: &str = "SELECT leasehold.lane_extend($1, $2, $3, $4::bigint * interval '1 ms')";
 
 /// No row: there is such a queue, and it is of the other kind or has jobs on a level that would not be served any more.
@@ -108,6 +108,12 @@ const DEAD: &str = "SELECT j.job_id, j.attempt, j.key, j.error,
         (extract(epoch FROM clock_timestamp() - j.died_at) * 1000)::bigint, j.body::text
     FROM leasehold.dead_job j JOIN leasehold.queue q USING (queue_id) WHERE q.name = $1
     ORDER BY j.died_at DESC, j.job_id DESC LIMIT $2";
+/// By id, not by death: whoever goes through all letters pages with this.
+const DEAD_BELOW: &str = "SELECT j.job_id, j.attempt, j.key, j.error,
+        (extract(epoch FROM clock_timestamp() - j.made_at) * 1000)::bigint,
+        (extract(epoch FROM clock_timestamp() - j.died_at) * 1000)::bigint, j.body::text
+    FROM leasehold.dead_job j JOIN leasehold.queue q USING (queue_id) WHERE q.name = $1 AND j.job_id < $3
+    ORDER BY j.job_id DESC LIMIT $2";
 const REVIVE: &str = "SELECT leasehold.queue_revive(ARRAY(SELECT j.job_id FROM leasehold.dead_job j
     JOIN leasehold.queue q USING (queue_id) WHERE q.name = $1 AND j.job_id = ANY ($2)))";
 const DROP: &str = "WITH gone AS (DELETE FROM leasehold.dead_job j USING leasehold.queue q
@@ -116,6 +122,9 @@ const DROP: &str = "WITH gone AS (DELETE FROM leasehold.dead_job j USING leaseho
 
 /// Where the calls go: connections of ours, or one of the user's.
 pub(super) trait QueueSession: Sync {
+    /// A call of the user's may wait for a lock for as long as the user's session does.
+    const IS_USERS: bool;
+
     /// The rows of a statement.
     fn rows(
         &self,
@@ -126,6 +135,8 @@ pub(super) trait QueueSession: Sync {
 }
 
 impl QueueSession for PostgresDatabase {
+    const IS_USERS: bool = false;
+
     async fn rows(
         &self,
         attempt: &str,
@@ -140,6 +151,8 @@ impl QueueSession for PostgresDatabase {
 pub(super) struct UserSession<'a, C>(pub &'a C);
 
 impl<C: GenericClient + Sync> QueueSession for UserSession<'_, C> {
+    const IS_USERS: bool = true;
+
     async fn rows(
         &self,
         attempt: &str,
@@ -208,8 +221,9 @@ pub(super) async fn turn(at: &impl QueueSession, queue: &str, ask: &TurnAsk) -> 
     let mut answer = TurnAnswer::default();
     for row in &at.rows("take jobs", TURN, &params).await? {
         let (job_id, token) = (column(row, 0)?, column(row, 1)?);
-        if token == 0 {
-            answer.stale.push(job_id);
+        if token <= 0 {
+            let list = if token == 0 { &mut answer.stale } else { &mut answer.locked };
+            list.push(job_id);
             continue;
         }
         let ready_at: ServerMoment = column(row, 3)?;
@@ -233,10 +247,21 @@ pub(super) async fn only_here(at: &impl QueueSession, queue: &str, jobs: &[i64])
     rows.iter().map(|row| column(row, 0)).collect()
 }
 
-/// Ends deliveries of one token, and returns those that were stale.
-pub(super) async fn ack(at: &impl QueueSession, jobs: &[i64], token: i64) -> Result<Vec<i64>, RecipeError> {
+/// Ends deliveries of one token, and returns those that were not ended.
+pub(super) async fn ack(at: &impl QueueSession, jobs: &[i64], token: i64) -> Result<NotEnded, RecipeError> {
     let rows = at.rows("acknowledge jobs", ACK, &[(&jobs, Type::INT8_ARRAY), (&token, Type::INT8)]).await?;
-    rows.iter().map(|row| column(row, 0)).collect()
+    let (locked, stale) = split_locked(&rows)?;
+    Ok(NotEnded { stale, locked })
+}
+
+/// Jobs that an open transaction has locked, and the others.
+fn split_locked(rows: &[Row]) -> Result<(Vec<i64>, Vec<i64>), RecipeError> {
+    let (mut locked, mut others) = (Vec::new(), Vec::new());
+    for row in rows {
+        let list = if column(row, 1)? { &mut locked } else { &mut others };
+        list.push(column(row, 0)?);
+    }
+    Ok((locked, others))
 }
 
 /// Ends a delivery in the transaction of its effects.
@@ -257,18 +282,19 @@ pub(super) async fn nack(at: &impl QueueSession, failed: &FailedJob) -> Result<S
     column(&one_row(at.rows("give a job back", NACK, &params).await?), 0)
 }
 
-/// Returns those that are still ours.
+/// Those that are not in the answer are stale.
 pub(super) async fn extend(
     at: &impl QueueSession,
     jobs: &[i64],
     token: i64,
     visible: Duration,
-) -> Result<Vec<i64>, RecipeError> {
+) -> Result<Extended, RecipeError> {
     let visible = to_millis(visible);
     let rows = at
         .rows("extend deliveries", EXTEND, &[(&jobs, Type::INT8_ARRAY), (&token, Type::INT8), (&visible, Type::INT8)])
         .await?;
-    rows.iter().map(|row| column(row, 0)).collect()
+    let (locked, ours) = split_locked(&rows)?;
+    Ok(Extended { ours, locked })
 }
 
 /// How many deliveries lapsed.
@@ -312,21 +338,23 @@ pub(super) async fn lane_claim(at: &impl QueueSession, queue: &str, ask: &LaneAs
     Ok(answer)
 }
 
-/// Ends jobs of a key; `free`: the claim on the key too. Stale: an error with LH409.
-pub(super) async fn lane_ack(
-    at: &impl QueueSession,
+/// Ends jobs of a key; `free`: the claim on the key too. Stale: an error with LH409. In a user's transaction it waits for
+/// others that have the key.
+pub(super) async fn lane_ack<S: QueueSession>(
+    at: &S,
     queue: &str,
     key: &str,
     token: i64,
     jobs: &[i64],
     free: bool,
 ) -> Result<(), RecipeError> {
-    let params: [SqlParameter<'_>; 5] = [
+    let params: [SqlParameter<'_>; 6] = [
         (&queue, Type::TEXT),
         (&key, Type::TEXT),
         (&token, Type::INT8),
         (&jobs, Type::INT8_ARRAY),
         (&free, Type::BOOL),
+        (&S::IS_USERS, Type::BOOL),
     ];
     at.rows("acknowledge jobs of a key", LANE_ACK, &params).await.map(drop)
 }
@@ -445,8 +473,19 @@ pub(super) async fn hot_keys(at: &impl QueueSession, queue: &str, most: i64) -> 
     rows.iter().map(key).collect()
 }
 
-pub(super) async fn dead(at: &impl QueueSession, queue: &str, most: i64) -> Result<Vec<DeadJob>, RecipeError> {
-    let rows = at.rows("read dead letters", DEAD, &[(&queue, Type::TEXT), (&most, Type::INT8)]).await?;
+/// `below`: only letters with lower ids than this, the highest id first.
+pub(super) async fn dead(
+    at: &impl QueueSession,
+    queue: &str,
+    most: i64,
+    below: Option<i64>,
+) -> Result<Vec<DeadJob>, RecipeError> {
+    const ATTEMPT: &str = "read dead letters";
+    let newest: [SqlParameter<'_>; 2] = [(&queue, Type::TEXT), (&most, Type::INT8)];
+    let rows = match below {
+        None => at.rows(ATTEMPT, DEAD, &newest).await?,
+        Some(id) => at.rows(ATTEMPT, DEAD_BELOW, &[newest[0].clone(), newest[1].clone(), (&id, Type::INT8)]).await?,
+    };
     let letter = |row: &Row| {
         Ok(DeadJob {
             job_id: column(row, 0)?,

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::limits::to_millis;
 use super::rows::{
-    ClaimedJob, DeadJob, FailedJob, HotKey, LaneAnswer, LaneAsk, Nacked, NewJob, Pushed, QueueFacts, QueueSettings,
-    QueueStatus, SINCE_EVER, TurnAnswer, TurnAsk,
+    ClaimedJob, DeadJob, Extended, FailedJob, HotKey, LaneAnswer, LaneAsk, Nacked, NewJob, NotEnded, Pushed,
+    QueueFacts, QueueSettings, QueueStatus, SINCE_EVER, TurnAnswer, TurnAsk,
 };
 use crate::recipe::error::{RecipeError, RecipeRefusal};
 use crate::recipe::store::server::{ServerDatabase, path_segment};
@@ -72,6 +72,8 @@ struct ClaimAnswer {
     jobs: Vec<JobAnswer>,
     #[serde(default)]
     stale: Vec<DecimalNumber>,
+    #[serde(default)]
+    locked: Vec<DecimalNumber>,
     go_on_after: Option<String>,
 }
 
@@ -84,11 +86,13 @@ pub(super) struct RingAnswer {
 #[derive(Deserialize)]
 struct StaleAnswer {
     stale: Vec<DecimalNumber>,
+    locked: Vec<DecimalNumber>,
 }
 
 #[derive(Deserialize)]
 struct OursAnswer {
     ours: Vec<DecimalNumber>,
+    locked: Vec<DecimalNumber>,
 }
 
 #[derive(Deserialize)]
@@ -253,6 +257,7 @@ pub(super) async fn turn(at: &ServerDatabase, queue: &str, ask: TurnAsk) -> Resu
         };
         let short = given.jobs.len() < wanted;
         answer.stale.extend(numbers(given.stale));
+        answer.locked.extend(numbers(given.locked));
         answer.jobs.extend(given.jobs.into_iter().map(JobAnswer::into_claimed));
         if short || answer.jobs.len() >= ask.jobs {
             return Ok(answer);
@@ -274,10 +279,10 @@ pub(super) async fn wait_for_ring(
     at.wait_for("wait for a push", &path(queue, "turn"), &body, wait).await
 }
 
-pub(super) async fn ack(at: &ServerDatabase, queue: &str, jobs: &[i64], token: i64) -> Result<Vec<i64>, RecipeError> {
+pub(super) async fn ack(at: &ServerDatabase, queue: &str, jobs: &[i64], token: i64) -> Result<NotEnded, RecipeError> {
     let body = json!({"jobs": texts(jobs), "token": token.to_string()});
     let answer: StaleAnswer = at.post("acknowledge jobs", &path(queue, "ack"), &body).await?;
-    Ok(numbers(answer.stale))
+    Ok(NotEnded { stale: numbers(answer.stale), locked: numbers(answer.locked) })
 }
 
 pub(super) async fn nack(at: &ServerDatabase, queue: &str, failed: &FailedJob) -> Result<Nacked, RecipeError> {
@@ -311,10 +316,10 @@ pub(super) async fn extend(
     jobs: &[i64],
     token: i64,
     visible: Duration,
-) -> Result<Vec<i64>, RecipeError> {
+) -> Result<Extended, RecipeError> {
     let body = json!({"jobs": texts(jobs), "token": token.to_string(), "visible_ms": to_millis(visible)});
     let answer: OursAnswer = at.post("extend deliveries", &path(queue, "extend"), &body).await?;
-    Ok(numbers(answer.ours))
+    Ok(Extended { ours: numbers(answer.ours), locked: numbers(answer.locked) })
 }
 
 pub(super) async fn lane_claim(at: &ServerDatabase, queue: &str, ask: LaneAsk) -> Result<LaneAnswer, RecipeError> {
@@ -389,8 +394,16 @@ pub(super) async fn drop_dead(at: &ServerDatabase, queue: &str, jobs: &[i64]) ->
     Ok(answer.count)
 }
 
-pub(super) async fn dead(at: &ServerDatabase, queue: &str, most: usize) -> Result<Vec<DeadJob>, RecipeError> {
-    let path = path(queue, &format!("dead?limit={}", most.clamp(1, MAX_ANSWER_DEAD)));
+pub(super) async fn dead(
+    at: &ServerDatabase,
+    queue: &str,
+    most: usize,
+    below: Option<i64>,
+) -> Result<Vec<DeadJob>, RecipeError> {
+    let mut path = path(queue, &format!("dead?limit={}", most.clamp(1, MAX_ANSWER_DEAD)));
+    if let Some(id) = below {
+        path.push_str(&format!("&below={id}"));
+    }
     let answer: DeadAnswer = at.get("read dead letters", &path).await?;
     let read = |dead: DeadJobAnswer| DeadJob {
         job_id: dead.job_id.0,

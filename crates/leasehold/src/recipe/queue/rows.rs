@@ -123,8 +123,30 @@ pub struct TurnAnswer {
     pub jobs: Vec<ClaimedJob>,
     /// Those of `done` that somebody else has, or that are gone.
     pub stale: Vec<i64>,
+    /// Those of `done` that a transaction has locked: see [`NotEnded::locked`].
+    pub locked: Vec<i64>,
     /// Deliveries that this call found over by time. PostgreSQL collects them in [`sweep`](super::QueueCalls::sweep).
     pub lapsed: u32,
+}
+
+/// What an acknowledgement did not end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NotEnded {
+    /// Somebody else has them, or they are gone.
+    pub stale: Vec<i64>,
+    /// A transaction that is open has their rows, such as one that asks for them again. Nothing was changed: acknowledge them
+    /// again soon.
+    pub locked: Vec<i64>,
+}
+
+/// The answer to extending deliveries. Those in neither list are stale.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extended {
+    /// Extended.
+    pub ours: Vec<i64>,
+    /// Not extended, because a transaction that is open has their rows. They are still ours, for as long as they were: ask
+    /// again soon.
+    pub locked: Vec<i64>,
 }
 
 /// What a claim of keys asks for.
@@ -183,6 +205,11 @@ pub struct FailedJob {
 }
 
 impl FailedJob {
+    /// By key: whether it is of this claim.
+    pub(super) fn is_of(&self, token: i64, key: &str) -> bool {
+        self.token == token && self.key.as_deref() == Some(key)
+    }
+
     pub(super) fn check(&self) -> Result<(), RecipeError> {
         self.after.map_or(Ok(()), check_delay)?;
         if self.tries.unsigned_abs() > 1 {
@@ -206,6 +233,8 @@ pub enum Nacked {
     Dead,
     /// The delivery was not the newest: nothing was changed.
     Stale,
+    /// A transaction that is open has its row: nothing was changed. Ask again soon.
+    Locked,
 }
 
 impl Nacked {
@@ -216,6 +245,7 @@ impl Nacked {
             Self::Retry => "retry",
             Self::Dead => "dead",
             Self::Stale => "stale",
+            Self::Locked => "locked",
         }
     }
 
@@ -225,6 +255,7 @@ impl Nacked {
             "retry" => Some(Self::Retry),
             "dead" => Some(Self::Dead),
             "stale" => Some(Self::Stale),
+            "locked" => Some(Self::Locked),
             _ => None,
         }
     }

@@ -33,7 +33,9 @@ const END: &str = "DELETE FROM leasehold_job WHERE job_id = ?1 AND token = ?2 AN
 /// Asked for again while it ran: it waits once more, as a new job.
 const RUN_AGAIN: &str = "INSERT INTO leasehold_job (queue_id, priority, ready_at, made_at, max_attempts, dedupe, body)
     VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6)";
-const LAPSED: &str = "SELECT job_id, attempt, max_attempts, 'lapsed under ' || coalesce(worker, 'a worker')
+/// They come back at different moments of a second: a job that kills its workers must not take the same others along each time.
+const LAPSED: &str = "SELECT job_id, attempt, max_attempts, 'lapsed under ' || coalesce(worker, 'a worker'),
+        random() & 1023
     FROM leasehold_job WHERE queue_id = ?1 AND until IS NOT NULL AND until <= ?2 LIMIT 1000";
 const CLAIM: &str = "UPDATE leasehold_job
     SET token = :token, attempt = attempt + 1, until = :now + :visible, worker = :worker WHERE job_id IN (
@@ -331,7 +333,8 @@ pub(super) fn settle(
 /// Deliveries whose time is over: their jobs wait again, or are buried.
 pub(super) fn collect_lapsed(db: &Connection, tick: Tick, queue: &QueueRow) -> Result<u32, RecipeError> {
     let lapsed: Vec<(Settled, String)> = all(db, LAPSED, (queue.queue_id, tick.now), |row| {
-        Ok((Settled { job_id: row.get(0)?, attempt: row.get(1)?, most: row.get(2)?, after: Some(0) }, row.get(3)?))
+        let after = Some(row.get(4)?);
+        Ok((Settled { job_id: row.get(0)?, attempt: row.get(1)?, most: row.get(2)?, after }, row.get(3)?))
     })?;
     for (job, why) in &lapsed {
         settle(db, tick, queue, job, why, false)?;

@@ -25,6 +25,9 @@ const HOT_KEYS: &str =
     GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?3";
 const DEAD: &str = "SELECT job_id, attempt, key, error, ?2 - made_at, ?2 - died_at, body FROM leasehold_dead_job
     WHERE queue_id = ?1 ORDER BY died_at DESC, job_id DESC LIMIT ?3";
+/// By id, not by death: whoever goes through all letters pages with this.
+const DEAD_BELOW: &str = "SELECT job_id, attempt, key, error, ?2 - made_at, ?2 - died_at, body FROM leasehold_dead_job
+    WHERE queue_id = ?1 AND job_id < ?4 ORDER BY job_id DESC LIMIT ?3";
 const PAUSE: &str = "UPDATE leasehold_queue SET paused = ?2 WHERE name = ?1";
 const DROP: &str = "DELETE FROM leasehold_dead_job WHERE job_id = ?1 AND queue_id = ?2";
 const REVIVE: &str =
@@ -68,18 +71,30 @@ pub(super) fn hot_keys(db: &Connection, now: i64, name: &str, most: i64) -> Resu
     })
 }
 
-pub(super) fn dead(db: &Connection, now: i64, name: &str, most: i64) -> Result<Vec<DeadJob>, RecipeError> {
+/// `below`: only letters with lower ids than this, the highest id first.
+pub(super) fn dead(
+    db: &Connection,
+    now: i64,
+    name: &str,
+    most: i64,
+    below: Option<i64>,
+) -> Result<Vec<DeadJob>, RecipeError> {
     let queue = QueueRow::read(db, name)?;
-    all(db, DEAD, (queue.queue_id, now, most), |row| {
-        Ok(DeadJob {
-            job_id: row.get(0)?,
-            attempt: row.get(1)?,
-            key: row.get(2)?,
-            error: row.get(3)?,
-            age: span_of(row.get(4)?),
-            dead_for: span_of(row.get(5)?),
-            body: row.get(6)?,
-        })
+    match below {
+        None => all(db, DEAD, (queue.queue_id, now, most), read_dead),
+        Some(id) => all(db, DEAD_BELOW, (queue.queue_id, now, most, id), read_dead),
+    }
+}
+
+fn read_dead(row: &Row<'_>) -> rusqlite::Result<DeadJob> {
+    Ok(DeadJob {
+        job_id: row.get(0)?,
+        attempt: row.get(1)?,
+        key: row.get(2)?,
+        error: row.get(3)?,
+        age: span_of(row.get(4)?),
+        dead_for: span_of(row.get(5)?),
+        body: row.get(6)?,
     })
 }
 

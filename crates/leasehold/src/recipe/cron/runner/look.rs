@@ -84,24 +84,36 @@ impl CronRunner {
         let runs = ledger.cron_runs(&self.name, 1).await.map_err(CronError::Ledger)?;
         let last = runs.into_iter().next();
         view.worked = last.as_ref().and_then(|run| self.time_at_work(run, now));
-        let (tick, gap, next) = match decide(&self.schedule, &self.policy, &view, now) {
-            CronDecision::Run { tick, missed, next } => (tick, missed.is_some(), next),
+        let (mut tick, next) = match decide(&self.schedule, &self.policy, &view, now) {
+            CronDecision::Run { tick, next, .. } => (tick, next),
             CronDecision::Sleep { until } => return Ok(CronLook::Taken { until: self.with_jitter(until) }),
         };
         let Some(lease) = self.acquire(self.schedule_claim(now, next), stop).await? else {
             return Ok(CronLook::Taken { until: self.after_held(next) });
         };
         // A run that was at work when we read of it has ended, or nobody has its lease any more: when it ended decides what
-        // became of the ticks since.
+        // became of the ticks since, and whether this one came while it was at work.
         let mut ended = last.as_ref().and_then(|run| run.ended_at);
-        if gap && last.is_some() && ended.is_none() {
-            ended = match ledger.cron_runs(&self.name, 1).await {
-                Ok(runs) => runs.first().and_then(|run| run.ended_at),
+        if last.is_some() && ended.is_none() {
+            let run = match ledger.cron_runs(&self.name, 1).await {
+                Ok(runs) => runs.into_iter().next(),
                 Err(error) => {
                     release(lease).await;
                     return Err(CronError::Ledger(error));
                 }
             };
+            ended = run.as_ref().and_then(|run| run.ended_at);
+            // A tick that has waited for the run is not late, whatever the clocks of the machines say of its end.
+            if self.policy.overlap == Overlap::Skip {
+                view.worked = run.as_ref().and_then(|run| self.time_at_work(run, now));
+            }
+            match decide(&self.schedule, &self.policy, &view, now) {
+                CronDecision::Run { tick: again, .. } => tick = again,
+                CronDecision::Sleep { until } => {
+                    release(lease).await;
+                    return Ok(CronLook::Taken { until: self.with_jitter(until) });
+                }
+            }
         }
         let missed = self.schedule.ranges_between(settled, tick, ended);
         let start = CronStart {

@@ -35,6 +35,9 @@ BEGIN -- first | done | stale | early | again
  SELECT coalesce(sum(ticks) FILTER (WHERE state = 'skipped'), 0), coalesce(sum(ticks) FILTER (WHERE state = 'missed'), 0)
   INTO skipped, missed FROM gap;
  INSERT INTO leasehold.run (name, tick, upto, token, state, machine) VALUES (n, t, t, tok, 'running', who);
+ -- the newest 10,000 rows are kept. Which tick is next is told by leasehold.schedule alone
+ DELETE FROM leasehold.run x WHERE x.name = n AND x.state <> 'running' AND x.tick IN
+  (SELECT r.tick FROM leasehold.run r WHERE r.name = n ORDER BY r.tick DESC OFFSET 10000 LIMIT 100);
  outcome := 'first';
 END $$;
 CREATE FUNCTION leasehold.cron_finish(n text, t timestamptz, tok bigint, how text, exit_code int, last_words text) RETURNS boolean

@@ -1,4 +1,5 @@
--- Idempotency keys: one row for each (scope, key), with the newest token and the answer.
+-- Idempotency keys: one row for each (scope, key), with the newest token and the answer. The limits are those of the library
+-- (once/request.rs): callers by SQL meet them here, as LH400.
 CREATE TABLE leasehold.once (
  scope text COLLATE "C", key text COLLATE "C", token bigint NOT NULL, until timestamptz NOT NULL, expires_at timestamptz NOT NULL,
  asked bytea NOT NULL, status int, answer bytea, PRIMARY KEY (scope, key)
@@ -9,6 +10,19 @@ CREATE FUNCTION leasehold.once_begin(scope text, key text, asked bytea, ttl inte
 #variable_conflict use_column
 DECLARE o leasehold.once; t timestamptz := clock_timestamp(); s ALIAS FOR $1; k ALIAS FOR $2; a ALIAS FOR $3;
 BEGIN -- first | replay | in_flight | mismatch
+ IF (octet_length(s) BETWEEN 1 AND 128) IS NOT TRUE THEN
+  RAISE EXCEPTION 'a scope has 1 to 128 bytes, and this has %', coalesce(octet_length(s)::text, 'none: it is null')
+   USING ERRCODE = 'LH400';
+ ELSIF (octet_length(k) BETWEEN 1 AND 255) IS NOT TRUE THEN
+  RAISE EXCEPTION 'a key has 1 to 255 bytes, and this has %', coalesce(octet_length(k)::text, 'none: it is null')
+   USING ERRCODE = 'LH400';
+ ELSIF (octet_length(a) <= 1024) IS NOT TRUE THEN
+  RAISE EXCEPTION 'what is asked is a digest: 1024 bytes at most, and not null' USING ERRCODE = 'LH400';
+ ELSIF (ttl BETWEEN '1 ms' AND '1 h') IS NOT TRUE THEN
+  RAISE EXCEPTION 'the ttl of a try is 1 ms to 1 h, not %', coalesce(ttl::text, 'null') USING ERRCODE = 'LH400';
+ ELSIF (keep BETWEEN '1 ms' AND '30 days') IS NOT TRUE THEN
+  RAISE EXCEPTION 'an answer is kept for 1 ms to 30 days, not %', coalesce(keep::text, 'null') USING ERRCODE = 'LH400';
+ END IF;
  LOOP
   INSERT INTO leasehold.once AS x (scope, key, token, until, expires_at, asked)
   VALUES (s, k, nextval('leasehold.recipe_token'), t + ttl, t + greatest(keep, ttl), a)
@@ -44,8 +58,10 @@ BEGIN
   RAISE EXCEPTION 'a try ends by finish or abandon, or goes on by renew, not by %', coalesce(how, 'null') USING ERRCODE = 'LH400';
  ELSIF how = 'finish' AND st IS NULL THEN
   RAISE EXCEPTION 'finish needs a status: without one there is no answer to keep' USING ERRCODE = 'LH400';
- ELSIF how = 'renew' AND (ttl > '0') IS NOT TRUE THEN
-  RAISE EXCEPTION 'renew needs a ttl above zero, not %', coalesce(ttl::text, 'null') USING ERRCODE = 'LH400';
+ ELSIF octet_length(an) > 1048576 THEN
+  RAISE EXCEPTION 'an answer has at most 1 MiB, and this has % bytes', octet_length(an) USING ERRCODE = 'LH400';
+ ELSIF how = 'renew' AND (ttl BETWEEN '1 ms' AND '1 h') IS NOT TRUE THEN
+  RAISE EXCEPTION 'renew needs a ttl of 1 ms to 1 h, not %', coalesce(ttl::text, 'null') USING ERRCODE = 'LH400';
  END IF;
  IF how = 'finish' THEN -- no answer is an empty one: a replay has bytes
   UPDATE leasehold.once x SET status = st, answer = coalesce(an, '')

@@ -55,9 +55,10 @@ BEGIN
  ELSIF $2 IS NULL THEN
   RAISE EXCEPTION 'a job has a body: of nothing it is the JSON null, and this is the NULL of SQL' USING ERRCODE = 'LH400';
  END IF;
- -- as it will be read: 1e308 is stored with all its digits
- IF octet_length($2::text) > 2097152 THEN
-  RAISE EXCEPTION 'a job has at most 2 MiB when it is written out' USING ERRCODE = 'LH400';
+ -- as it will be read, with a space behind each comma and colon: 1e308 is stored with all its digits
+ IF octet_length($2::text) > 1048576 THEN
+  RAISE EXCEPTION 'a job has at most 1 MiB when it is written out, and this has % bytes', octet_length($2::text)
+   USING ERRCODE = 'LH400';
  END IF;
  LOOP
   INSERT INTO leasehold.job AS j (queue_id, priority, ready_at, max_attempts, key, dedupe, body)
@@ -83,22 +84,29 @@ BEGIN
   IF FOUND THEN PERFORM pg_notify(ch, q); END IF;
  END IF;
 END $$;
--- Ends those of `ids` that `tok` has; returns the others: stale.
-CREATE FUNCTION leasehold.queue_ack(ids bigint[], tok bigint) RETURNS SETOF bigint
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
-DECLARE ended bigint[];
+-- Ends those of `ids` that `tok` has; returns the others: stale, or `locked` by a transaction that is open, and not ended. Without
+-- `wait` such a transaction is not waited for. Only a push with a dedupe id locks what a worker has.
+CREATE FUNCTION leasehold.queue_ack(ids bigint[], tok bigint, wait boolean DEFAULT true)
+RETURNS TABLE (job_id bigint, locked boolean) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE ended bigint[]; free bigint[] := ids;
 BEGIN
- WITH gone AS (DELETE FROM leasehold.job j
-  WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND NOT j.again RETURNING j.job_id)
+ WITH gone AS (DELETE FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0
+  AND NOT j.again AND (wait OR j.dedupe IS NULL) RETURNING j.job_id)
   SELECT array_agg(job_id) INTO ended FROM gone;
  IF cardinality(ended) = cardinality(ids) THEN RETURN; END IF;
- WITH gone AS ( -- asked for again while it ran: waits once more, as a new job
-  DELETE FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND j.again RETURNING j.*
- ), back AS (
+ IF NOT wait THEN
+  free := ARRAY(SELECT j.job_id FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0
+   FOR UPDATE SKIP LOCKED);
+ END IF;
+ WITH gone AS (
+  DELETE FROM leasehold.job j WHERE j.job_id = ANY (free) AND j.token = tok AND tok > 0 RETURNING j.*
+ ), back AS ( -- asked for again while it ran: waits once more, as a new job
   INSERT INTO leasehold.job (queue_id, priority, ready_at, max_attempts, dedupe, body)
-  SELECT queue_id, priority, clock_timestamp(), max_attempts, dedupe, body FROM gone)
+  SELECT queue_id, priority, clock_timestamp(), max_attempts, dedupe, body FROM gone WHERE again)
   SELECT ended || array_agg(job_id) INTO ended FROM gone;
- RETURN QUERY SELECT i FROM unnest(ids) i WHERE i <> ALL (coalesce(ended, '{}'));
+ RETURN QUERY SELECT i, EXISTS (SELECT FROM leasehold.job j WHERE j.job_id = i AND j.token = tok AND tok > 0)
+  FROM unnest(ids) i WHERE i <> ALL (coalesce(ended, '{}'));
 END $$;
 -- in the transaction of the effects: a stale worker's fails as a whole
 CREATE FUNCTION leasehold.queue_finish(id bigint, tok bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -107,7 +115,7 @@ BEGIN
   RAISE EXCEPTION 'delivery % of job % is stale', tok, id USING ERRCODE = 'LH409';
  END IF;
 END $$;
--- acks `done`, claims up to n; a row with token 0 names one of `done` that was stale
+-- acks `done` without waiting, claims up to n; a row with token 0 names one of `done` that was stale, one with -1 one that is locked
 CREATE FUNCTION leasehold.queue_turn(q text, n int, done bigint[] DEFAULT '{}', done_token bigint DEFAULT 0,
  visible interval DEFAULT NULL, worker text DEFAULT NULL, since timestamptz DEFAULT '-infinity', levels smallint[] DEFAULT NULL)
 RETURNS TABLE (job_id bigint, token bigint, attempt smallint, ready_at timestamptz, made_at timestamptz, body jsonb)
@@ -116,11 +124,14 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE s leasehold.queue; t timestamptz; p smallint; w ALIAS FOR $6; tok bigint; picked tid[] := '{}';
 BEGIN
  IF cardinality(done) > 0 THEN
-  RETURN QUERY SELECT d.id, 0::bigint, 0::smallint, NULL::timestamptz, NULL::timestamptz, NULL::jsonb
-  FROM leasehold.queue_ack(done, done_token) d(id);
+  RETURN QUERY SELECT d.id, -d.locked::int::bigint, 0::smallint, NULL::timestamptz, NULL::timestamptz, NULL::jsonb
+  FROM leasehold.queue_ack(done, done_token, false) d(id, locked);
  END IF;
  s := leasehold.queue_of(q);
  IF (n <= 1000) IS NOT TRUE THEN RAISE EXCEPTION 'one turn takes 1000 jobs at most' USING ERRCODE = 'LH400'; END IF;
+ IF octet_length(w) > 256 THEN
+  RAISE EXCEPTION 'the label of a worker has at most 256 bytes, and this has %', octet_length(w) USING ERRCODE = 'LH400';
+ END IF;
  IF $5 NOT BETWEEN '1 ms' AND '12 h' THEN
   RAISE EXCEPTION 'a delivery lasts 1 ms to 12 h, not %', $5 USING ERRCODE = 'LH400';
  END IF;
@@ -142,14 +153,24 @@ BEGIN
   WHERE j.ctid = ANY (picked) AND j.token = 0
  RETURNING j.job_id, j.token, j.attempt, j.ready_at, j.made_at, j.body;
 END $$;
-CREATE FUNCTION leasehold.queue_extend(ids bigint[], tok bigint, visible interval) RETURNS SETOF bigint
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+-- Returns those that `tok` still has. `locked`: not extended, because a transaction that is open has the row; to be asked again
+CREATE FUNCTION leasehold.queue_extend(ids bigint[], tok bigint, visible interval)
+RETURNS TABLE (job_id bigint, locked boolean) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE extended bigint[];
 BEGIN
  IF (visible BETWEEN '1 ms' AND '12 h') IS NOT TRUE THEN
   RAISE EXCEPTION 'a delivery lasts 1 ms to 12 h, not %', coalesce(visible::text, 'null') USING ERRCODE = 'LH400';
  END IF;
- RETURN QUERY UPDATE leasehold.job j SET until = clock_timestamp() + visible
-  WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0 AND j.until > clock_timestamp() RETURNING j.job_id;
+ WITH free AS (SELECT j.job_id FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0
+   AND j.until > clock_timestamp() FOR UPDATE SKIP LOCKED),
+  done AS (UPDATE leasehold.job j SET until = clock_timestamp() + visible FROM free WHERE j.job_id = free.job_id AND j.token = tok
+   RETURNING j.job_id)
+  SELECT array_agg(job_id) INTO extended FROM done;
+ RETURN QUERY SELECT i, false FROM unnest(extended) i;
+ IF cardinality(extended) = cardinality(ids) THEN RETURN; END IF;
+ RETURN QUERY SELECT j.job_id, true FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.token = tok AND tok > 0
+  AND j.until > clock_timestamp() AND j.job_id <> ALL (coalesce(extended, '{}'));
 END $$;
 -- waits again or is buried; the caller has locked the row. `j.attempt` is stored: the caller may have corrected it
 CREATE FUNCTION leasehold.job_settle(j leasehold.job, s leasehold.queue, why text, after interval, kill boolean) RETURNS text
@@ -173,11 +194,22 @@ BEGIN
   WHERE job_id = j.job_id;
  RETURN 'retry';
 END $$;
--- `tries`: added to the number of tries; -1: this was none
-CREATE FUNCTION leasehold.queue_nack(id bigint, tok bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
- kill boolean DEFAULT false, tries int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
-DECLARE j leasehold.job; s leasehold.queue;
+-- what a delivery that failed may say: with the limits of the library
+CREATE FUNCTION leasehold.check_nack(after interval, tries int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+ IF after NOT BETWEEN '0' AND '366 days' THEN
+  RAISE EXCEPTION 'a job is delayed by 0 to 366 days, not by %', after USING ERRCODE = 'LH400';
+ ELSIF (tries BETWEEN -1 AND 1) IS NOT TRUE THEN
+  RAISE EXCEPTION 'a delivery adds -1, 0 or 1 to the tries of its job, not %', coalesce(tries::text, 'null') USING ERRCODE = 'LH400';
+ END IF;
+END $$;
+-- `tries`: added to the number of tries; -1: this was none. Without `wait`: 55P03 at once if an open transaction has the job
+CREATE FUNCTION leasehold.queue_nack(id bigint, tok bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
+ kill boolean DEFAULT false, tries int DEFAULT 0, wait boolean DEFAULT true) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE j leasehold.job; s leasehold.queue; -- retry | dead | stale
+BEGIN
+ PERFORM leasehold.check_nack(after, tries);
+ IF NOT wait THEN PERFORM FROM leasehold.job WHERE job_id = id AND token = tok AND tok > 0 FOR UPDATE NOWAIT; END IF;
   SELECT * INTO j FROM leasehold.job WHERE job_id = id AND token = tok AND tok > 0 FOR UPDATE;
  IF NOT FOUND THEN RETURN 'stale'; END IF;
  j.attempt := greatest(j.attempt + tries, 0);
@@ -237,6 +269,9 @@ BEGIN
  IF (keys <= 1000 AND per_key BETWEEN 1 AND 1000) IS NOT TRUE THEN
   RAISE EXCEPTION 'one claim takes 1000 keys at most, and 1 to 1000 jobs of each' USING ERRCODE = 'LH400';
  END IF;
+ IF octet_length(w) > 256 THEN
+  RAISE EXCEPTION 'the label of a worker has at most 256 bytes, and this has %', octet_length(w) USING ERRCODE = 'LH400';
+ END IF;
  IF $4 NOT BETWEEN '1 ms' AND '12 h' THEN
   RAISE EXCEPTION 'a claim on a key lasts 1 ms to 12 h, not %', $4 USING ERRCODE = 'LH400';
  END IF;
@@ -292,11 +327,17 @@ BEGIN
   RETURN QUERY SELECT cur, 0::bigint, NULL::bigint, NULL::smallint, NULL::timestamptz, NULL::jsonb;
  END IF;
 END $$;
+-- 55P03 if a transaction that is open has the key: it is not waited for
+CREATE FUNCTION leasehold.lane_must_be_free(queue int, k text, tok bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+ PERFORM FROM leasehold.lane l WHERE l.queue_id = queue AND l.key = k AND l.token = tok FOR UPDATE NOWAIT;
+END $$;
 -- `free`: the claim on the key too
-CREATE FUNCTION leasehold.lane_ack(q text, k text, tok bigint, ids bigint[], free boolean DEFAULT true) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION leasehold.lane_ack(q text, k text, tok bigint, ids bigint[], free boolean DEFAULT true, wait boolean DEFAULT true)
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE s leasehold.queue := leasehold.queue_of(q);
 BEGIN
+ IF NOT wait THEN PERFORM leasehold.lane_must_be_free(s.queue_id, k, tok); END IF;
  PERFORM FROM leasehold.lane l WHERE l.queue_id = s.queue_id AND l.key = k AND l.token = tok AND tok > 0 FOR UPDATE;
  IF NOT FOUND THEN RAISE EXCEPTION 'delivery % of key % is stale', tok, k USING ERRCODE = 'LH409'; END IF;
  DELETE FROM leasehold.job j WHERE j.job_id = ANY (ids) AND j.queue_id = s.queue_id AND j.key = k;
@@ -306,9 +347,11 @@ BEGIN
 END $$;
 -- `tries`: added to the number of tries, of which the claim counted one for the first job only
 CREATE FUNCTION leasehold.lane_nack(q text, k text, tok bigint, id bigint, why text DEFAULT NULL, after interval DEFAULT NULL,
- kill boolean DEFAULT false, tries int DEFAULT 0) RETURNS text LANGUAGE plpgsql AS $$ -- retry | dead | stale
-DECLARE s leasehold.queue := leasehold.queue_of(q); j leasehold.job;
+ kill boolean DEFAULT false, tries int DEFAULT 0, wait boolean DEFAULT true) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE s leasehold.queue := leasehold.queue_of(q); j leasehold.job; -- retry | dead | stale
 BEGIN
+ PERFORM leasehold.check_nack(after, tries);
+ IF NOT wait THEN PERFORM leasehold.lane_must_be_free(s.queue_id, k, tok); END IF;
  UPDATE leasehold.lane l SET token = 0, until = clock_timestamp()
   WHERE l.queue_id = s.queue_id AND l.key = k AND l.token = tok AND tok > 0;
  IF NOT FOUND THEN RETURN 'stale'; END IF;
@@ -317,11 +360,13 @@ BEGIN
  j.attempt := greatest(j.attempt + tries, 0);
  RETURN leasehold.job_settle(j, s, why, after, kill);
 END $$;
+-- true: extended, false: stale; 55P03 as above
 CREATE FUNCTION leasehold.lane_extend(q text, k text, tok bigint, visible interval) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
  IF (visible BETWEEN '1 ms' AND '12 h') IS NOT TRUE THEN
   RAISE EXCEPTION 'a claim on a key lasts 1 ms to 12 h, not %', coalesce(visible::text, 'null') USING ERRCODE = 'LH400';
  END IF;
+ PERFORM leasehold.lane_must_be_free((leasehold.queue_of(q)).queue_id, k, tok);
  UPDATE leasehold.lane l SET until = clock_timestamp() + visible WHERE l.queue_id = (leasehold.queue_of(q)).queue_id
   AND l.key = k AND l.token = tok AND tok > 0 AND l.until > clock_timestamp();
  RETURN FOUND;
