@@ -379,6 +379,12 @@ impl ZookeeperShared {
         }
     }
 
+    /// A node with a name of ours that does not end with a session, as those of others do, and that holds what somebody
+    /// else wrote. Curator asks a holder to leave like that.
+    pub fn is_overwritten(node: &QueueNode, data: &[u8], stat: &Stat) -> bool {
+        Self::may_hold(node) && stat.ephemeral_owner == 0 && NodeRecord::parse(data).is_none()
+    }
+
     /// The step of a holder's nodes, as a filter for what may be minded.
     pub fn may_hold(node: &QueueNode) -> bool {
         matches!(node.step, Some(NodeStep::First | NodeStep::Holder))
