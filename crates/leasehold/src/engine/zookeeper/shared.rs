@@ -162,12 +162,12 @@ impl ZookeeperShared {
         }
     }
 
-    /// What a lease can live without renewal: with sessions less than one, by two of its twenty ticks.
+    /// What a lease can live without renewal: with sessions less than one.
     pub fn longest_ttl(&self) -> Duration {
         let most = Duration::from_millis(self.options.limits.ttl_ms);
         match self.options.lease {
             ZookeeperLease::Minded => most,
-            ZookeeperLease::Session => (self.pool.session_timeout() * 9 / 10).min(most),
+            ZookeeperLease::Session => self.pool.sure_life().min(most),
         }
     }
 
