@@ -215,6 +215,10 @@ async fn what_cannot_be_is_invalid() {
     );
     let minded = open(&format!("{}?lease=minded", ensemble.url("bounds"))).await.expect("it opens");
     minded.acquire(long).await.expect("as long as it likes");
+    let delayed = Claim { delay: Duration::from_secs(1), ..claim("delayed") };
+    let error = session.acquire(delayed.clone()).await.expect_err("nobody would be left to keep it closed");
+    assert!(matches!(&error, Error::Invalid(said) if said.starts_with("a delay on zk:// needs")), "{error:?}");
+    minded.acquire(delayed).await.expect("its server keeps it closed");
     assert!((minded.promises().outlives_process, session.promises().outlives_process) == (true, false));
     let error = minded.watch(None).await.err().expect("it is refused");
     assert!(error.to_string().contains("ZooKeeper keeps no history"), "{error}");
