@@ -283,7 +283,8 @@ impl Engine for ZookeeperEngine {
             if reason.trim().is_empty() || reason.len() > limits.holder_bytes {
                 return Err(Error::Invalid(format!("a revoke gives a reason of 1 to {} bytes", limits.holder_bytes)));
             }
-            self.answer_in_time(&format!("revoke {name}"), indeterminate, self.shared.revoke_all(name)).await
+            let (shared, name) = (self.shared.clone(), name.to_owned());
+            self.detached(&format!("revoke {name}"), async move { shared.revoke_all(&name).await }).await
         })
     }
 
