@@ -114,7 +114,7 @@ impl Subject for Zookeeper {
         self.kind.members == 1
     }
 
-    /// Of a session of 40 s two ticks are left.
+    /// Of a session of 40 s all but 4 s.
     fn longest_ttl(&self) -> Duration {
         Duration::from_secs(if self.is_session() { 36 } else { 24 * 3600 })
     }

@@ -20,7 +20,8 @@ const SHORT_SESSION: Duration = Duration::from_secs(2);
 fn options(url: &str, lease: ZookeeperLease) -> ZookeeperEngineOptions {
     let mut options = ZookeeperEngineOptions::from_url(url).expect("a url");
     options.lease = lease;
-    options.session_timeout = Some(SHORT_SESSION);
+    // A session lease is shorter than its session by more than half.
+    options.session_timeout = Some(if lease == ZookeeperLease::Session { SHORT_SESSION * 2 } else { SHORT_SESSION });
     options
 }
 
@@ -59,7 +60,7 @@ async fn a_node_found_again_late_has_a_token_above_those_before_it() {
         (ZookeeperLease::Session, 2),
     ] {
         let mut long = options(&behind(&proxy), lease);
-        long.session_timeout = Some(Duration::from_secs(10));
+        long.session_timeout = Some(Duration::from_secs(13));
         let cut_off = ZookeeperEngine::open(long).await.expect("it opens");
         let name = format!("seat-{lease:?}-{names}");
         let asked = |wait| {
@@ -106,7 +107,7 @@ async fn lost_replies_of_creates_are_found_again() {
     let direct = open(&ensemble.url("locks"), ZookeeperLease::Minded).await;
     for lease in [ZookeeperLease::Minded, ZookeeperLease::Session] {
         let mut long = options(&behind(&proxy), lease);
-        long.session_timeout = Some(Duration::from_secs(10));
+        long.session_timeout = Some(Duration::from_secs(13));
         let engine = ZookeeperEngine::open(long).await.expect("it opens");
         for round in 0..12_u64 {
             let name = format!("seat-{lease:?}-{round}");

@@ -215,6 +215,10 @@ async fn what_cannot_be_is_invalid() {
     );
     let minded = open(&format!("{}?lease=minded", ensemble.url("bounds"))).await.expect("it opens");
     minded.acquire(long).await.expect("as long as it likes");
+    let delayed = Claim { delay: Duration::from_secs(1), ..claim("delayed") };
+    let error = session.acquire(delayed.clone()).await.expect_err("nobody would be left to keep it closed");
+    assert!(matches!(&error, Error::Invalid(said) if said.starts_with("a delay on zk:// needs")), "{error:?}");
+    minded.acquire(delayed).await.expect("its server keeps it closed");
     assert!((minded.promises().outlives_process, session.promises().outlives_process) == (true, false));
     let error = minded.watch(None).await.err().expect("it is refused");
     assert!(error.to_string().contains("ZooKeeper keeps no history"), "{error}");
@@ -338,4 +342,66 @@ async fn a_blind_client_that_comes_later_is_noticed_before_the_grant() {
     let answer = waiting.await.unwrap();
     assert!(matches!(&answer, Err(Error::Invalid(text)) if text.contains("layout=both")), "{answer:?}");
     assert_eq!(client.list_children("/later/seat").await.unwrap().len(), 1, "nothing of ours is left");
+}
+
+/// Goal: as many wait for a resource as may, whichever process they came through; the next one is told so and leaves nothing.
+/// Without patience that one is only told who holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_full_takes_nobody() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let client = raw(&ensemble).await;
+    for lease in ["minded", "session"] {
+        let mut engines = Vec::new();
+        for _ in 0..3 {
+            let mut options =
+                ZookeeperEngineOptions::from_url(&format!("{}?lease={lease}", ensemble.url("full"))).unwrap();
+            options.limits.waiters_per_resource = 2;
+            engines.push(ZookeeperEngine::open(options).await.expect("it opens"));
+        }
+        let name = format!("seat-{lease}");
+        let patient = Claim { wait: Duration::from_secs(20), ..claim(&name) };
+        let holder = engines[0].acquire(claim(&name)).await.expect("granted");
+        let mut waiting = Vec::new();
+        for (at, engine) in engines[..2].iter().enumerate() {
+            let (engine, asked) = (engine.clone(), patient.clone());
+            waiting.push(tokio::spawn(async move { engine.acquire(asked).await }));
+            while engines[2].inspect(&name).await.unwrap().map_or(0, |seen| seen.queue_len) <= at {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        let refused = engines[2].acquire(patient.clone()).await;
+        let is_full = |refusal: &Refusal| matches!(refusal, Refusal::QueueFull { resource } if *resource == name);
+        assert!(matches!(&refused, Err(Error::Refused(refusal)) if is_full(refusal)), "{refused:?}");
+        let refused = engines[2].acquire(claim(&name)).await;
+        assert!(matches!(refused, Err(Error::Refused(Refusal::Held { queue_len: 2, .. }))), "{refused:?}");
+        assert_eq!(client.list_children(&format!("/full/{name}")).await.unwrap().len(), 3, "nothing is left");
+        assert!(engines[0].release(&holder.lease_id).await.unwrap());
+        let first = waiting.remove(0).await.unwrap().expect("his turn");
+        let next = tokio::spawn({
+            let engine = engines[2].clone();
+            async move { engine.acquire(patient).await }
+        });
+        assert!(engines[0].release(&first.lease_id).await.unwrap());
+        let second = waiting.remove(0).await.unwrap().expect("her turn");
+        assert!(engines[1].release(&second.lease_id).await.unwrap());
+        next.await.unwrap().expect("there was room again");
+    }
+}
+
+/// Goal: a revoke goes on when its caller does not: what was begun is not left half-way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoke_outlives_its_caller() {
+    let ensemble = ZookeeperEnsemble::start(1);
+    let proxy = Proxy::start(ensemble.client_ports()[0]);
+    let owner = open(&format!("{}?lease=minded", ensemble.url("locks"))).await.expect("it opens");
+    owner.acquire(claim("seat")).await.expect("granted");
+    let operator = open(&format!("zk://127.0.0.1:{}/locks?lease=minded", proxy.port())).await.expect("it opens");
+    proxy.delay(Duration::from_millis(300));
+    let revoke = operator.revoke("seat", "a test");
+    assert!(tokio::time::timeout(Duration::from_millis(100), revoke).await.is_err(), "the caller has left");
+    let began = Instant::now();
+    while owner.inspect("seat").await.unwrap().is_some() {
+        assert!(began.elapsed() < Duration::from_secs(5), "it is not revoked");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

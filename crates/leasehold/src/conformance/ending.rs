@@ -124,6 +124,9 @@ pub(super) async fn revoke_wants_a_reason(subject: &dyn Subject) {
 /// Method: look at the lapse, a moment before the delay is over, and when it is over.
 pub(super) async fn a_delay_keeps_closed_after_a_lapse(subject: &dyn Subject) {
     let case = LawCase::new(subject).await;
+    if !case.grants_delays().await {
+        return;
+    }
     let delayed = Claim { delay: case.units(5), ..case.claim("ada", "seat") };
     let ada = case.granted(delayed).await;
     case.pass(case.units(10) + subject.slack()).await;
@@ -140,6 +143,9 @@ pub(super) async fn a_delay_keeps_closed_after_a_lapse(subject: &dyn Subject) {
 /// Method: release one and revoke the other, and acquire at once.
 pub(super) async fn a_delay_does_not_follow_a_release_or_a_revoke(subject: &dyn Subject) {
     let case = LawCase::new(subject).await;
+    if !case.grants_delays().await {
+        return;
+    }
     let delayed = Claim { delay: case.units(5), ..case.claim("ada", "seat") };
     let ada = case.granted(delayed.clone()).await;
     case.end(&ada).await;

@@ -42,6 +42,19 @@ impl<'s> LawCase<'s> {
         }
     }
 
+    /// Whether the engine grants a delay after a lapse. One whose leases end with their process may refuse it as Invalid.
+    pub async fn grants_delays(&self) -> bool {
+        let asked = Claim { delay: self.units(1), ..self.claim("probe", "a probe") };
+        match in_time(self.engine.acquire(asked)).await {
+            Ok(grant) => {
+                self.end(&grant).await;
+                true
+            }
+            Err(Error::Invalid(_)) if !self.promises.outlives_process => false,
+            Err(other) => panic!("a delay is granted, or leases end with their process, not {other:?}"),
+        }
+    }
+
     /// So many units: the measure of every span in a law.
     pub fn units(&self, count: u32) -> Duration {
         self.subject.unit() * count

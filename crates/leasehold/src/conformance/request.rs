@@ -57,15 +57,18 @@ pub(super) async fn a_repeat_after_the_end_has_nothing_left(subject: &dyn Subjec
 /// Method: another ttl, cap, delay, resource, mode, and one resource more; on a live lease and an ended one.
 pub(super) async fn another_body_is_a_mismatch(subject: &dyn Subject) {
     let Some(case) = LawCase::with_modes(subject).await else { return };
+    let grants_delays = case.grants_delays().await;
     let first = case.granted(asking(&case, "r1")).await;
-    let bodies = [
+    let mut bodies = vec![
         Claim { ttl: case.units(11), ..asking(&case, "r1") },
         Claim { max_hold: Some(case.units(20)), ..asking(&case, "r1") },
-        Claim { delay: case.units(1), ..asking(&case, "r1") },
         Claim { wants: vec![exclusive("other seat")], ..asking(&case, "r1") },
         Claim { wants: vec![shared("seat")], ..asking(&case, "r1") },
         Claim { wants: vec![exclusive("seat"), exclusive("other seat")], ..asking(&case, "r1") },
     ];
+    if grants_delays {
+        bodies.push(Claim { delay: case.units(1), ..asking(&case, "r1") });
+    }
     for ended in [false, true] {
         if ended {
             case.end(&first).await;

@@ -159,7 +159,8 @@ pub struct Claim {
     pub wait: Duration,
     /// Renewals never push the end past grant + this.
     pub max_hold: Option<Duration>,
-    /// How long the resources stay closed after a lapse (not after a release).
+    /// How long the resources stay closed after a lapse (not after a release). An engine whose leases end with their process
+    /// may refuse it as Invalid.
     pub delay: Duration,
     /// Public label of who holds it, for people.
     pub holder: String,

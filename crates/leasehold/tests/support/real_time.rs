@@ -22,8 +22,17 @@ pub async fn play_all<F>(open: impl Fn(String, Limits) -> F)
 where
     F: Future<Output = Arc<dyn Engine>>,
 {
+    play_chosen(|_| true, open).await;
+}
+
+/// The same with those scripts that are chosen by their text.
+pub async fn play_chosen<F>(is_chosen: impl Fn(&str) -> bool, open: impl Fn(String, Limits) -> F)
+where
+    F: Future<Output = Arc<dyn Engine>>,
+{
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
-    let scripts = Scenario::load_all(&dir).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut scripts = Scenario::load_all(&dir).unwrap_or_else(|failure| panic!("{failure}"));
+    scripts.retain(|script| is_chosen(&std::fs::read_to_string(script.file()).expect("it was read before")));
     let count = scripts.len();
     let mut playing = tokio::task::JoinSet::new();
     for script in scripts {

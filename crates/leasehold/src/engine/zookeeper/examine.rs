@@ -6,7 +6,7 @@ use zookeeper_client::{self as zk, Client, MultiReadResult};
 
 use crate::engine::{Finding, Promise};
 
-use super::node_name::{NodeForm, blind_client, contenders, parse_child};
+use super::node_name::{NodeForm, QueueNode, blind_client, contenders, parse_child};
 use super::options::ZookeeperLayout;
 use super::shared::ZookeeperShared;
 
@@ -33,17 +33,44 @@ impl ZookeeperShared {
             for name in chunk {
                 reader.add_get_children(&self.paths.directory(name))?;
             }
+            let mut heads = Vec::new();
             for (name, result) in chunk.iter().zip(reader.commit().await?) {
                 if let MultiReadResult::Children { children } = result {
                     found.extend(self.directory_findings(name, &children, &mut strangers));
+                    heads.extend(contenders(&children).into_iter().next().map(|node| (name, node)));
                 }
             }
+            found.extend(self.overwritten_findings(client, &heads).await?);
         }
         if self.is_minded() {
             let servers = client.list_children(&self.paths.servers()).await?.len();
             let sentence =
                 "So many processes end minded leases. While there is none, a lease that is over stays closed.";
             found.push(Finding::note("servers", servers.to_string(), sentence));
+        }
+        Ok(found)
+    }
+
+    /// Whose data was written over: of each queue the first node.
+    async fn overwritten_findings(
+        &self,
+        client: &Client,
+        heads: &[(&String, QueueNode)],
+    ) -> Result<Vec<Finding>, zk::Error> {
+        let mut reader = client.new_multi_reader();
+        for (name, node) in heads {
+            reader.add_get_data(&format!("{}/{}", self.paths.directory(name), node.name))?;
+        }
+        let mut found = Vec::new();
+        for ((name, node), result) in heads.iter().zip(reader.commit().await?) {
+            if let MultiReadResult::Data { data, stat } = result
+                && Self::is_overwritten(node, &data, &stat)
+            {
+                let sentence = "Somebody wrote over the data of this lease: Curator's Revoker does that. If its server lives, \
+                                its next renewal or its end repairs that. Otherwise it stays until two days after a \
+                                server saw it: `leasehold revoke` ends it now.";
+                found.push(Finding::warning(format!("lease on {name}"), "data of another client", "a lease", sentence));
+            }
         }
         Ok(found)
     }

@@ -2,13 +2,15 @@
 //!
 //! Each has an ephemeral node. The one with the lowest name is the janitor: at its start and when a process disappears, it
 //! walks through all resources and minds what nobody minds. Now and then everybody does. What is left of a lease that misses
-//! a node is removed: nobody can renew it.
+//! a node is removed: nobody can renew it. So is a node of ours that somebody wrote over, when no lease can live in it any
+//! more.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use zookeeper_client::{self as zk, Acls, Client, CreateMode, MultiReadResult, OneshotWatcher};
+use leasehold_core::Limits;
+use zookeeper_client::{self as zk, Acls, Client, CreateMode, MultiReadResult, OneshotWatcher, Stat};
 
 use crate::clock::Time;
 use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, PublicId};
@@ -23,6 +25,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 const READS_AT_ONCE: usize = 100;
 /// A request id without a lease is forgotten this long after it was first seen so.
 const REQUEST_KEPT: Duration = Duration::from_secs(60);
+/// How long after its write a node of this process may be that of an acquire without an answer.
+const UNDER_WAY_FOR: Duration = Duration::from_secs(30);
 
 /// What the janitor knows between its looks.
 #[derive(Default)]
@@ -33,7 +37,31 @@ struct JanitorState {
     /// When it walked last, or began.
     walked: Option<Time>,
     /// Requests without a lease, and since when.
-    orphans: std::collections::HashMap<String, Time>,
+    orphans: HashMap<String, Time>,
+    overwritten: OverwrittenNodes,
+}
+
+/// Nodes of ours that hold what somebody else wrote: the zxid of that write, and since when this process knows it.
+#[derive(Default)]
+struct OverwrittenNodes {
+    /// By the last walk that came to its end.
+    before: HashMap<String, (i64, Time)>,
+    /// By this walk.
+    now: HashMap<String, (i64, Time)>,
+}
+
+impl OverwrittenNodes {
+    /// A node was seen like this. Since when?
+    fn note(&mut self, path: &str, zxid: i64, now: Time) -> Time {
+        let since = self.before.get(path).filter(|(known, _)| *known == zxid).map_or(now, |(_, since)| *since);
+        self.now.insert(path.to_owned(), (zxid, since));
+        since
+    }
+
+    /// The walk came to its end.
+    fn finish_walk(&mut self) {
+        self.before = std::mem::take(&mut self.now);
+    }
 }
 
 impl JanitorState {
@@ -112,7 +140,7 @@ async fn look(
     let stale = state.walked.is_some_and(|walked| now.since(walked) >= state.walk_after(shared));
     // Whoever becomes the lowest walks at once. The others walk now and then, for what is left under their own name.
     if (lowest && (gone || !state.was_lowest)) || stale {
-        walk(shared, client, &servers).await?;
+        walk(shared, client, &servers, &mut state.overwritten).await?;
         forget_requests(shared, client, &servers, state).await?;
         state.walked = Some(now);
     }
@@ -123,7 +151,13 @@ async fn look(
 }
 
 /// Minds what nobody minds.
-async fn walk(shared: &Arc<ZookeeperShared>, client: &Client, servers: &HashSet<String>) -> Result<(), zk::Error> {
+async fn walk(
+    shared: &Arc<ZookeeperShared>,
+    client: &Client,
+    servers: &HashSet<String>,
+    overwritten: &mut OverwrittenNodes,
+) -> Result<(), zk::Error> {
+    overwritten.now.clear();
     let children = or_empty(client.list_children(shared.paths.root()).await)?;
     let names: Vec<String> = children.iter().filter_map(|child| shared.paths.resource(child)).collect();
     for chunk in names.chunks(READS_AT_ONCE) {
@@ -135,10 +169,11 @@ async fn walk(shared: &Arc<ZookeeperShared>, client: &Client, servers: &HashSet<
             let MultiReadResult::Children { children } = result else { continue };
             let ours: Vec<QueueNode> = contenders(&children).into_iter().filter(ZookeeperShared::may_hold).collect();
             for nodes in ours.chunks(READS_AT_ONCE) {
-                walk_nodes(shared, client, servers, name, nodes).await?;
+                walk_nodes(shared, client, servers, name, nodes, overwritten).await?;
             }
         }
     }
+    overwritten.finish_walk();
     Ok(())
 }
 
@@ -148,6 +183,7 @@ async fn walk_nodes(
     servers: &HashSet<String>,
     name: &str,
     nodes: &[QueueNode],
+    overwritten: &mut OverwrittenNodes,
 ) -> Result<(), zk::Error> {
     let directory = shared.paths.directory(name);
     let mut reader = client.new_multi_reader();
@@ -156,25 +192,31 @@ async fn walk_nodes(
     }
     for (node, result) in nodes.iter().zip(reader.commit().await?) {
         let MultiReadResult::Data { data, stat } = result else { continue };
-        let Some(record) = NodeRecord::parse(&data) else { continue };
+        let path = format!("{directory}/{}", node.name);
+        let Some(record) = NodeRecord::parse(&data) else {
+            if ZookeeperShared::is_overwritten(node, &data, &stat) {
+                let since = overwritten.note(&path, stat.mzxid, shared.now());
+                end_overwritten(shared, client, &path, &stat, since).await?;
+            }
+            continue;
+        };
         let minded = servers.contains(&record.server) && record.server != shared.server;
         // Nodes that end with a session need no minding.
         if minded || stat.ephemeral_owner != 0 || record.state == NodeState::Waiting {
             continue;
         }
         let Some(public) = PublicId::from_hex(&record.id) else { continue };
-        if shared.table.get(&public).is_some() || is_fresh(shared, &record, stat.mtime) {
+        if shared.table.get(&public).is_some() || is_fresh(shared, &record) {
             continue;
         }
         if let Some(first) = &record.first {
             // Those of further resources of a claim are minded with its first node, if there is one.
             if is_gone(shared, client, first, public, name).await? {
-                delete_rest(client, &[format!("{directory}/{}", node.name)]).await?;
+                delete_rest(client, &[path]).await?;
             }
             continue;
         }
         let Some(token) = record.token(stat.mzxid, shared.options.token_base) else { continue };
-        let path = format!("{directory}/{}", node.name);
         let found = FoundNode { node: node.clone(), path, record, stat };
         let LeasePaths { paths, is_whole } = shared.find_paths(client, &found, name).await?;
         if !is_whole {
@@ -188,6 +230,27 @@ async fn walk_nodes(
         shared.mind(found, &lease, paths);
     }
     Ok(())
+}
+
+/// Ends a node of ours whose data is not ours, when no lease can live in it any more: whoever renews one writes it anew, and
+/// whoever minds one ends it by its time. What the last owner asked for is lost, so the longest ttl and the longest delay
+/// after it are counted from the first look.
+async fn end_overwritten(
+    shared: &ZookeeperShared,
+    client: &Client,
+    path: &str,
+    stat: &Stat,
+    since: Time,
+) -> Result<(), zk::Error> {
+    // A process with other limits may have granted it.
+    let longest = Duration::from_millis(shared.options.limits.ttl_ms.max(Limits::default().ttl_ms));
+    if shared.now().since(since) < longest * 2 {
+        return Ok(());
+    }
+    match client.delete(path, Some(stat.version)).await {
+        Ok(()) | Err(zk::Error::NoNode | zk::Error::BadVersion) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the first node of a lease is gone, of which a node for the resource `of` was read just now.
@@ -209,10 +272,12 @@ async fn is_gone(
     Ok(position(&contenders(&children), &NodeKey::new(public)).is_none())
 }
 
-/// A node of this very process that was made a moment ago: its acquire is under way.
-fn is_fresh(shared: &ZookeeperShared, record: &NodeRecord, mtime: i64) -> bool {
-    let age = ZookeeperShared::wall_ms().saturating_sub(u64::try_from(mtime).unwrap_or(0));
-    record.server == shared.server && age < 30_000
+/// A node of this very process that was written a moment ago: its acquire is under way.
+fn is_fresh(shared: &ZookeeperShared, record: &NodeRecord) -> bool {
+    let (now, until) = (shared.now(), Time::from_nanos(record.until));
+    let span = record.max_hold.map_or(record.span(), |most| record.span().min(Duration::from_millis(most)));
+    let age = span.saturating_sub(until.since(now)).saturating_add(now.since(until));
+    record.server == shared.server && age < UNDER_WAY_FOR
 }
 
 /// Forgets requests of processes that are gone, a while after their leases ended.
@@ -223,7 +288,7 @@ async fn forget_requests(
     state: &mut JanitorState,
 ) -> Result<(), zk::Error> {
     let now = shared.now();
-    let mut orphans = std::collections::HashMap::new();
+    let mut orphans = HashMap::new();
     for digest in or_empty(client.list_children(&shared.paths.requests()).await)? {
         let path = shared.paths.request(&digest);
         let Ok((data, stat)) = client.get_data(&path).await else { continue };

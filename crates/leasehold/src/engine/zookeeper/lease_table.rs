@@ -36,7 +36,7 @@ pub(super) struct LeaseNodes {
     pub paths: Vec<String>,
     /// Of the first node.
     pub record: NodeRecord,
-    /// The same for all nodes: they are written together.
+    /// Of the first node: all are written together with it.
     pub version: i32,
     /// The session that they end with.
     pub session: Option<i64>,

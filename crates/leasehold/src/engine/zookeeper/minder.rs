@@ -124,8 +124,7 @@ async fn end_rest(shared: &ZookeeperShared, client: &Client, lease: &Arc<MindedL
 fn closed_record(shared: &ZookeeperShared, record: &NodeRecord) -> NodeRecord {
     let clock = &*shared.options.clock;
     let end = shared.now().plus(Duration::from_millis(record.delay));
-    let server = if shared.is_minded() { shared.server.clone() } else { record.server.clone() };
-    let (boot, until) = (boot_text(clock), end.as_nanos());
+    let (server, boot, until) = (shared.server.clone(), boot_text(clock), end.as_nanos());
     NodeRecord { state: NodeState::Closed, boot, until, server, ..record.clone() }
 }
 

@@ -11,15 +11,16 @@
 //! over (10 s), a whole ttl after its own look if it is on another machine. A lapse at all while no process with minded
 //! leases lives: the lease stays closed until one starts. Watch. Endings are remembered by each process: through
 //! another one a lease that ended is *not held*. Joining a request that still waits at another process. A lease with
-//! `lease=session` is never longer than a session. A foreign client that holds one resource and waits for a second can
-//! wait for a claim of ours on both; patience ends it. That of several shared or permit claims, let in by one ending, the
-//! first to come has the lowest token: each is granted by a write of its own.
+//! `lease=session` is never longer than a session, and has no delay. A foreign client that holds one resource and waits for
+//! a second can wait for a claim of ours on both; patience ends it. That of several shared or permit claims, let in by one
+//! ending, the first to come has the lowest token: each is granted by a write of its own.
 //!
 //! # Clock
 //!
 //! This machine's BOOTTIME. A record holds its deadline with the boot it is of: a process on the same boot reads it, and
-//! everybody else counts the whole span from its own look. `max_hold` through another machine is counted by the times in
-//! the ensemble's stats. The wall clock is only shown.
+//! everybody else counts the whole span from its own look; to a repeated request id it answers with a renewal. `max_hold`
+//! through another machine is counted by the times in the ensemble's stats. The wall clock is only shown. Copies of a
+//! running machine have one boot and several clocks: one of them may end what another granted early.
 //!
 //! # Token
 //!
@@ -94,6 +95,10 @@ const MAX_CLOSE_WAIT: Duration = Duration::from_secs(4);
 const MAX_DELAY: Duration = Duration::from_secs(7);
 const NO_WATCH: &str =
     "ZooKeeper keeps no history and tells only paths: look with `leasehold ls`, or watch an engine that has one";
+
+/// The node of a session lease goes with its process, and nobody is left to keep the resource closed.
+const NO_DELAY: &str =
+    "a delay on zk:// needs leases that outlive their process: use a server, or open with ?lease=minded";
 
 /// What it promises at best, and what it needs for that.
 pub const PROFILE: EngineProfile = EngineProfile {
@@ -225,6 +230,9 @@ impl ZookeeperEngine {
         let wants = from_book::wants(claim);
         let checked = from_book::acquire(claim, &wants, None, WaiterId(0), Secret::new([0; 16]));
         self.shared.options.limits.check(&checked).map_err(Error::Invalid)?;
+        if !self.shared.is_minded() && !claim.delay.is_zero() {
+            return Err(Error::Invalid(NO_DELAY.into()));
+        }
         self.shared.check_ttl_bound(claim.ttl.min(claim.max_hold.unwrap_or(claim.ttl)))
     }
 }
@@ -275,7 +283,8 @@ impl Engine for ZookeeperEngine {
             if reason.trim().is_empty() || reason.len() > limits.holder_bytes {
                 return Err(Error::Invalid(format!("a revoke gives a reason of 1 to {} bytes", limits.holder_bytes)));
             }
-            self.answer_in_time(&format!("revoke {name}"), indeterminate, self.shared.revoke_all(name)).await
+            let (shared, name) = (self.shared.clone(), name.to_owned());
+            self.detached(&format!("revoke {name}"), async move { shared.revoke_all(&name).await }).await
         })
     }
 

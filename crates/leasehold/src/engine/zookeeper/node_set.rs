@@ -9,7 +9,7 @@ pub(super) enum NodeChange {
     Done(Option<Stat>),
     /// A node is not there: the lease or the place is over.
     Gone,
-    /// The nodes have another version.
+    /// The first node has another version.
     Changed,
 }
 
@@ -67,7 +67,8 @@ pub(super) async fn delete_rest(client: &Client, paths: &[String]) -> Result<(),
     result
 }
 
-/// Writes the nodes if all of them have this version.
+/// Writes the nodes if the first one has this version: all of ours are written together with it. What somebody else wrote
+/// into another one is written over.
 pub(super) async fn write_nodes(client: &Client, nodes: &[NodeData], version: i32) -> Result<NodeChange, zk::Error> {
     if let [(path, data)] = nodes {
         return match client.set_data(path, data, Some(version)).await {
@@ -76,8 +77,8 @@ pub(super) async fn write_nodes(client: &Client, nodes: &[NodeData], version: i3
         };
     }
     let mut writer = client.new_multi_writer();
-    for (path, data) in nodes {
-        writer.add_set_data(path, data, Some(version))?;
+    for (at, (path, data)) in nodes.iter().enumerate() {
+        writer.add_set_data(path, data, Some(version).filter(|_| at == 0))?;
     }
     match writer.commit().await {
         Ok(results) => Ok(NodeChange::Done(results.first().and_then(|result| match result {

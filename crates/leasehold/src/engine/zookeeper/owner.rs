@@ -65,17 +65,16 @@ impl ZookeeperShared {
             match write_nodes(&client, &data, nodes.version).await {
                 Ok(NodeChange::Done(stat)) => {
                     nodes.version = stat.map_or(nodes.version + 1, |stat| stat.version);
-                    let elapsed = stat.map(|stat| stat.mtime.saturating_sub(stat.ctime));
-                    return self.note_write(&client, &lease, &mut nodes, record, sent, elapsed).await;
+                    return self.note_write(&client, &lease, &mut nodes, record, sent, stat.map(held_ms)).await;
                 }
                 Ok(NodeChange::Gone) => {
                     self.end_broken(&client, &lease, &mut nodes).await;
                     return Err(Refusal::Stale.into());
                 }
                 Ok(NodeChange::Changed) => {
-                    self.read_again(attempt, &lease, &mut nodes).await.map_err(or_unknown)?;
+                    let stat = self.read_again(attempt, &lease, &mut nodes).await.map_err(or_unknown)?;
                     if let Some((record, sent)) = wrote.take_if(|(record, _)| is_same(record, &nodes.record)) {
-                        return self.note_write(&client, &lease, &mut nodes, record, sent, None).await;
+                        return self.note_write(&client, &lease, &mut nodes, record, sent, stat.map(held_ms)).await;
                     }
                 }
                 Err(error) if is_lost(&error) && self.now() < by => {
@@ -171,7 +170,6 @@ impl ZookeeperShared {
             nodes.span = nodes.end.since(sent);
         }
         if let (Some(most), None, Some(elapsed)) = (nodes.record.max_hold, nodes.cap, elapsed_ms) {
-            // By the ensemble's clock: the node was made when the lease was granted.
             let left = most.saturating_sub(u64::try_from(elapsed).unwrap_or(0));
             let cap = sent.plus(Duration::from_millis(left));
             nodes.cap = Some(cap);
@@ -181,6 +179,7 @@ impl ZookeeperShared {
                 self.note_end(lease, nodes, HowEnded::Stale);
                 return Err(Refusal::Stale.into());
             }
+            self.write_cap(client, nodes, cap).await;
         }
         lease.note(nodes);
         if nodes.session.is_some() || self.is_minded() {
@@ -190,9 +189,29 @@ impl ZookeeperShared {
         Ok(Renewal { remaining: nodes.end.since(now), renewable: nodes.cap.map(|cap| cap.since(now)) })
     }
 
+    /// Adds the cap to what was written: before the answer it was not known here. If that fails, the lease ends up to a ttl
+    /// late in case this process dies.
+    async fn write_cap(&self, client: &Client, nodes: &mut LeaseNodes, cap: Time) {
+        if nodes.record.boot != boot_text(&*self.options.clock) {
+            // A relabel leaves the moments of another machine as they are.
+            return;
+        }
+        let (until, cap) = (nodes.record.until.min(cap.as_nanos()), Some(cap.as_nanos()));
+        let record = NodeRecord { until, cap, ..nodes.record.clone() };
+        if let Ok(NodeChange::Done(stat)) = write_nodes(client, &nodes.data(&record), nodes.version).await {
+            nodes.version = stat.map_or(nodes.version + 1, |stat| stat.version);
+            nodes.record = record;
+        }
+    }
+
     /// Somebody else has changed the nodes: what is there now.
-    async fn read_again(&self, attempt: &str, lease: &Arc<MindedLease>, nodes: &mut LeaseNodes) -> Result<(), Error> {
-        let Some(path) = nodes.paths.first() else { return Ok(()) };
+    async fn read_again(
+        &self,
+        attempt: &str,
+        lease: &Arc<MindedLease>,
+        nodes: &mut LeaseNodes,
+    ) -> Result<Option<Stat>, Error> {
+        let Some(path) = nodes.paths.first() else { return Ok(None) };
         let read = |client: Client| async move { read_node(&client, path).await };
         let Some((data, stat)) = self.read(attempt, &lease.first, read).await? else {
             let client = self.client(attempt, &lease.first).await?;
@@ -200,7 +219,7 @@ impl ZookeeperShared {
             return Err(Refusal::Stale.into());
         };
         self.note_read(lease, nodes, &data, stat);
-        Ok(())
+        Ok(Some(stat))
     }
 
     /// The first node of a lease was read.
@@ -291,6 +310,12 @@ pub(super) async fn read_node(client: &Client, path: &str) -> Result<Option<(Vec
         Err(zk::Error::NoNode) => Ok(None),
         read => read.map(Some),
     }
+}
+
+/// How long a lease has been held, by the clock of the ensemble, when its node was written: that was made when the lease was
+/// granted.
+const fn held_ms(stat: Stat) -> i64 {
+    stat.mtime.saturating_sub(stat.ctime)
 }
 
 fn unknown(attempt: &str) -> Error {

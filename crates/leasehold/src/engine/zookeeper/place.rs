@@ -445,14 +445,8 @@ impl PlaceWriter<'_> {
             swap_nodes(&client, &from, &node_data(&to, &record), &options, request.as_ref()).await?
         } else {
             let mut nodes = node_data(&from, &record);
-            match request {
-                None => write_nodes(&client, &nodes, place.version).await?,
-                // Its version goes on with the others: it is written with them.
-                Some(request) => {
-                    nodes.push(request);
-                    write_nodes(&client, &nodes, place.version).await?
-                }
-            }
+            nodes.extend(request);
+            write_nodes(&client, &nodes, place.version).await?
         };
         if let NodeChange::Done(stat) = changed {
             if self.shared.is_minded() {

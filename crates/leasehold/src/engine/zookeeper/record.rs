@@ -97,9 +97,17 @@ impl NodeRecord {
         self.token.or_else(|| token_number(zxid, base)).and_then(Token::new)
     }
 
+    /// Whether `until` and `cap` are moments of the clock of this machine.
+    ///
+    /// Nobody on this boot wrote an end that is further away than its span. One that is comes from a copy of this machine,
+    /// made while it ran, whose clock is ahead.
+    fn is_of_this_boot(&self, clock: &dyn Clock) -> bool {
+        self.boot == boot_text(clock) && self.until <= clock.now().plus(self.span()).as_nanos()
+    }
+
     /// When it ends, if this machine can tell.
     pub fn known_end(&self, clock: &dyn Clock) -> Option<Time> {
-        (self.boot == boot_text(clock)).then(|| Time::from_nanos(self.until))
+        self.is_of_this_boot(clock).then(|| Time::from_nanos(self.until))
     }
 
     /// When it ends at most, counted by this process, which looks now.
@@ -114,7 +122,7 @@ impl NodeRecord {
 
     /// When renewals end, if this machine can tell.
     pub fn known_cap(&self, clock: &dyn Clock) -> Option<Time> {
-        self.cap.filter(|_| self.boot == boot_text(clock)).map(Time::from_nanos)
+        self.cap.filter(|_| self.is_of_this_boot(clock)).map(Time::from_nanos)
     }
 }
 
@@ -168,6 +176,7 @@ impl RequestRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::ManualClock;
 
     fn record() -> NodeRecord {
         NodeRecord {
@@ -215,5 +224,23 @@ mod tests {
         assert_eq!(NodeRecord { token: Some(42), ..fresh.clone() }.token(99, 2), Token::new(42));
         assert_eq!(fresh.token(i64::MAX, 1), None);
         assert_eq!(fresh.token(-1, 0), None);
+    }
+
+    /// Goal: a moment is compared only with a clock that it may be of: not with that of another boot, nor with that of a copy of
+    /// this machine that runs ahead.
+    #[test]
+    fn a_moment_of_another_clock_is_not_known() {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(10));
+        let (now, ttl) = (clock.now(), Duration::from_millis(1500));
+        let written = |until: Time, boot: String| {
+            let record = NodeRecord { until: until.as_nanos(), cap: Some(until.as_nanos()), boot, ..record() };
+            (record.known_end(&clock), record.known_cap(&clock), record.latest_end(&clock, now))
+        };
+        let (end, here) = (now.plus(ttl), boot_text(&clock));
+        assert_eq!(written(end, here.clone()), (Some(end), Some(end), end));
+        assert_eq!(written(now, here.clone()), (Some(now), Some(now), now));
+        assert_eq!(written(now, "another".into()), (None, None, end));
+        assert_eq!(written(end.plus(Duration::from_nanos(1)), here), (None, None, end));
     }
 }

@@ -12,12 +12,13 @@ use zookeeper_client::{self as zk, Client};
 
 use crate::clock::Time;
 use crate::engine::consensus::lease_id::NamedLease;
-use crate::engine::{Grant, Token};
+use crate::engine::{Grant, Renewal, Token};
 use crate::error::{Error, Refusal};
 
 use super::failure::{indeterminate, no_effect, unavailable};
 use super::node_name::{NodeStep, contenders, has_turn, position};
 use super::node_set::delete_rest;
+use super::owner::OwnerWrite;
 use super::record::{NodeState, RequestRecord, token_number};
 use super::shared::{FoundNode, LeasePaths, ZookeeperShared};
 
@@ -200,28 +201,43 @@ impl ZookeeperShared {
         if waits {
             return Err(unavailable(attempt, "its first try still waits at another server: ask that one".into()));
         }
-        Ok(Some(Ok(self.repeat_found(client, &lease, found).await.map_err(failed)?)))
+        let Renewal { remaining, renewable } = self.time_left(client, attempt, &lease, found).await?;
+        Ok(Some(Ok(Grant { lease_id: lease.to_lease_id(), token: Some(lease.token), remaining, renewable })))
     }
 
-    /// The grant again, of a lease that was found or has ended.
-    async fn repeat_found(
+    /// What is left of a lease that was found or has ended. Where only a renewal can tell that, it is renewed: whoever repeats
+    /// its request is its owner.
+    async fn time_left(
         &self,
         client: &Client,
+        attempt: &str,
         lease: &NamedLease,
         found: Option<FoundNode>,
-    ) -> Result<Grant, zk::Error> {
-        let Some(found) = found else { return Ok(self.repeat_grant(lease, None)) };
-        let LeasePaths { paths, is_whole } = self.find_paths(client, &found, &lease.first).await?;
+    ) -> Result<Renewal, Error> {
+        const OVER: Renewal = Renewal { remaining: Duration::ZERO, renewable: None };
+        let failed = |error| no_effect(attempt, error);
+        let Some(found) = found else { return Ok(OVER) };
+        let LeasePaths { paths, is_whole } = self.find_paths(client, &found, &lease.first).await.map_err(failed)?;
         if !is_whole {
-            delete_rest(client, &paths).await?;
-            return Ok(self.repeat_grant(lease, None));
+            delete_rest(client, &paths).await.map_err(failed)?;
+            return Ok(OVER);
         }
-        let grant = self.repeat_grant(lease, Some(&found));
+        let is_closed = found.record.state == NodeState::Closed;
+        let known = self.known_time_left(lease, &found);
         if found.record.server == self.server && self.table.get(&Self::public_id(lease)).is_none() {
             // Granted by this process, whose reply was lost: nobody minds it yet.
             self.mind(found, lease, paths);
         }
-        Ok(grant)
+        if is_closed {
+            return Ok(OVER);
+        }
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        match self.write_lease(attempt, &lease.to_lease_id(), &OwnerWrite::Renew(None)).await {
+            Err(Error::Refused(_)) => Ok(OVER),
+            renewed => renewed,
+        }
     }
 
     async fn is_granted(
@@ -251,27 +267,16 @@ impl ZookeeperShared {
         Ok(true)
     }
 
-    /// The same lease again, with what is left of it.
-    fn repeat_grant(&self, lease: &NamedLease, found: Option<&FoundNode>) -> Grant {
-        let now = self.now();
-        let live = found.filter(|found| found.record.state != NodeState::Closed);
-        let end = live.map(|found| {
-            let known = self.table.get(&Self::public_id(lease)).filter(|_| found.record.server == self.server);
-            let known = known.and_then(|minded| minded.end());
-            // What this machine cannot tell is at least not claimed to be more than a wall clock says.
-            known.or_else(|| found.record.known_end(&*self.options.clock)).unwrap_or_else(|| {
-                let age = Self::wall_ms().saturating_sub(u64::try_from(found.stat.mtime).unwrap_or(0));
-                now.plus(found.record.ttl().saturating_sub(Duration::from_millis(age)))
-            })
-        });
-        let cap = live.and_then(|found| found.record.known_cap(&*self.options.clock));
-        Grant {
-            lease_id: lease.to_lease_id(),
-            token: Some(lease.token),
-            remaining: end.map_or(Duration::ZERO, |end| end.since(now)),
-            renewable: live
-                .and_then(|found| found.record.max_hold)
-                .map(|most| cap.map_or_else(|| Duration::from_millis(most), |cap| cap.since(now))),
+    /// What is left of a live lease, if this machine can tell. The record of another boot does not say: the ttl counts from a
+    /// write that this machine did not see.
+    fn known_time_left(&self, lease: &NamedLease, found: &FoundNode) -> Option<Renewal> {
+        let (now, clock) = (self.now(), &*self.options.clock);
+        let minded = self.table.get(&Self::public_id(lease)).filter(|_| found.record.server == self.server);
+        let end = minded.and_then(|minded| minded.end()).or_else(|| found.record.known_end(clock))?;
+        let cap = found.record.known_cap(clock);
+        if found.record.max_hold.is_some() && cap.is_none() {
+            return None;
         }
+        Some(Renewal { remaining: end.since(now), renewable: cap.map(|cap| cap.since(now)) })
     }
 }

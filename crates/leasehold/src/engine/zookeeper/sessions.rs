@@ -21,6 +21,8 @@ use super::probe::ServerProbe;
 pub(super) const SESSIONS: usize = 4;
 /// How long a server may be silent before another one is tried.
 const MAX_SILENCE: Duration = Duration::from_secs(2);
+/// Half of the longest tick that session leases are made for. ZooKeeper's own default is 3 s, that of its example 2 s.
+const MAX_HALF_TICK: Duration = Duration::from_secs(2);
 /// How long opening tries.
 const OPEN_FOR: Duration = Duration::from_secs(5);
 /// How long a session that could not be opened waits before it is tried again.
@@ -71,9 +73,13 @@ impl SessionPool {
         self.connect(true).await
     }
 
+    /// How long a server may be silent before a session goes to another one.
+    fn max_silence(&self) -> Duration {
+        MAX_SILENCE.min(self.options.wanted_session() / 3)
+    }
+
     async fn connect(&self, eagerly: bool) -> Result<Client, zk::Error> {
-        let session = self.options.wanted_session();
-        let silence = MAX_SILENCE.min(session / 3);
+        let (session, silence) = (self.options.wanted_session(), self.max_silence());
         let mut connector = Client::connector().with_session_timeout(session).with_connection_timeout(silence);
         if eagerly {
             connector = connector.with_fail_eagerly();
@@ -181,6 +187,20 @@ impl SessionPool {
     pub fn session_timeout(&self) -> Duration {
         let granted = (0..SESSIONS).filter_map(|slot| self.lock(slot).as_ref().map(Client::session_timeout)).min();
         granted.unwrap_or_else(|| self.options.wanted_session())
+    }
+
+    /// How long a node lives at least after a request of its session was answered.
+    ///
+    /// A session ends a session timeout after the leader heard of it last, and a follower tells the leader every half tick of
+    /// whom it heard. If it is cut off right after an answer, the leader counts from an earlier request, which was sent before
+    /// by half a tick and the silence for which a server is kept. The client does not know the tick: it takes it for half a
+    /// session, and for 4 s at most, as the documentation says.
+    pub fn sure_life(&self) -> Duration {
+        let session = self.session_timeout();
+        // Of a session that is shorter than it was asked for, the client bears less silence.
+        let silence = self.max_silence().min(session * 3 / 5);
+        let half_tick = (session / 4).min(MAX_HALF_TICK);
+        session.saturating_sub(silence + half_tick)
     }
 
     /// Gives up all sessions: the client closes them.

@@ -162,12 +162,12 @@ impl ZookeeperShared {
         }
     }
 
-    /// What a lease can live without renewal: with sessions less than one, by two of its twenty ticks.
+    /// What a lease can live without renewal: with sessions less than one.
     pub fn longest_ttl(&self) -> Duration {
         let most = Duration::from_millis(self.options.limits.ttl_ms);
         match self.options.lease {
             ZookeeperLease::Minded => most,
-            ZookeeperLease::Session => (self.pool.session_timeout() * 9 / 10).min(most),
+            ZookeeperLease::Session => self.pool.sure_life().min(most),
         }
     }
 
@@ -377,6 +377,12 @@ impl ZookeeperShared {
         if nodes.paths.len() == 1 || delete_rest(client, &nodes.paths).await.is_ok() {
             self.note_end(lease, nodes, HowEnded::Stale);
         }
+    }
+
+    /// A node with a name of ours that does not end with a session, as those of others do, and that holds what somebody
+    /// else wrote. Curator asks a holder to leave like that.
+    pub fn is_overwritten(node: &QueueNode, data: &[u8], stat: &Stat) -> bool {
+        Self::may_hold(node) && stat.ephemeral_owner == 0 && NodeRecord::parse(data).is_none()
     }
 
     /// The step of a holder's nodes, as a filter for what may be minded.

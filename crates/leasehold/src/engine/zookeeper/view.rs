@@ -10,10 +10,10 @@ use crate::engine::{Holding, Query, Resource, Waiting};
 use crate::error::{Error, Refusal};
 
 use super::failure::failed_write;
-use super::node_name::{NodeForm, NodeStep, QueueNode, contenders, has_turn};
+use super::node_name::{NodeForm, NodeStep, QueueNode, contenders, has_turn, parse_child};
 use super::node_set::{NodeChange, delete_nodes, delete_rest};
 use super::record::{NodeRecord, NodeState};
-use super::shared::{FoundNode, ZookeeperShared};
+use super::shared::{FoundNode, ZookeeperShared, or_empty};
 
 /// Nodes that one request reads.
 const READS_AT_ONCE: usize = 200;
@@ -39,8 +39,9 @@ enum NodeRole {
 struct SeenNode {
     node: QueueNode,
     role: NodeRole,
-    /// None: it is not ours.
+    /// None: it is not ours, or somebody wrote over it.
     record: Option<NodeRecord>,
+    is_overwritten: bool,
     stat: Stat,
 }
 
@@ -108,7 +109,8 @@ impl ZookeeperShared {
                 _ if turn => NodeRole::Holder,
                 _ => NodeRole::Waiter,
             };
-            seen.push(SeenNode { node, role, record, stat });
+            let is_overwritten = Self::is_overwritten(&node, &data, &stat);
+            seen.push(SeenNode { node, role, record, is_overwritten, stat });
         }
         Ok(seen)
     }
@@ -116,6 +118,7 @@ impl ZookeeperShared {
     fn label(seen: &SeenNode) -> String {
         match (&seen.record, seen.node.form) {
             (Some(record), _) => record.holder.clone(),
+            (None, _) if seen.is_overwritten => "(a lease of Leasehold whose data somebody wrote over)".into(),
             (None, NodeForm::Kazoo) => "(a kazoo client)".into(),
             (None, NodeForm::Curator) => "(a Curator client)".into(),
             (None, _) => "(a ZooKeeper client)".into(),
@@ -269,10 +272,19 @@ impl ZookeeperShared {
     }
 
     async fn revoke_node(&self, client: &Client, name: &str, seen: SeenNode) -> Result<bool, zk::Error> {
-        let path = format!("{}/{}", self.paths.directory(name), seen.node.name);
+        let directory = self.paths.directory(name);
+        let path = format!("{directory}/{}", seen.node.name);
         let Some(record) = seen.record else {
-            // Its owner is not told: it is a client of another kind.
-            return Ok(matches!(delete_nodes(client, &[path], None).await?, NodeChange::Done(_)));
+            // Its owner is not told: it is a client of another kind, or not known any more.
+            let mut paths = vec![path];
+            if seen.node.twin {
+                let children = or_empty(client.list_children(&directory).await)?;
+                let is_twin = |child: &&String| {
+                    **child != seen.node.name && parse_child(child).is_some_and(|node| node.key == seen.node.key)
+                };
+                paths.extend(children.iter().filter(is_twin).map(|child| format!("{directory}/{child}")));
+            }
+            return Ok(matches!(delete_nodes(client, &paths, None).await?, NodeChange::Done(_)));
         };
         let public = PublicId::from_hex(&record.id).unwrap_or(PublicId([0; 16]));
         let minded = self.table.get(&public);
