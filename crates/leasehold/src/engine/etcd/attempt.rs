@@ -15,7 +15,7 @@
 //! 2. A grant that nobody will see is ended. With a request id it stays for its ttl: a retry may come for it.
 //! 3. Only transactions grant: never an event, a keepalive or a plain read.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Secret, Time};
@@ -28,7 +28,7 @@ use super::own_leases::OwnLease;
 use super::plan::{LeasePlan, PutLease};
 use super::session::{EtcdSession, with_margin};
 use super::shared::EtcdShared;
-use super::values::{ContenderState, ContenderValue, RequestValue, layout_version};
+use super::values::{ContenderState, ContenderValue, RequestValue, StoredCap, layout_version};
 use crate::clock::Clock as _;
 use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, draw_secret};
 use crate::engine::from_book::millis;
@@ -56,9 +56,12 @@ pub(super) struct AttemptTry {
     pub secret: Secret,
     pub session: Arc<EtcdSession>,
     pub request: Option<RequestValue>,
+    /// What may have been granted by transactions whose replies were lost.
+    unanswered: Mutex<Vec<HeldTerms>>,
 }
 
 /// A lease as a transaction grants it.
+#[derive(Clone)]
 pub(super) struct HeldTerms {
     pub value: ContenderValue,
     pub bucket: i64,
@@ -78,6 +81,17 @@ pub(super) enum TryOutcome {
     },
     /// Something changed meanwhile: again.
     Again,
+}
+
+impl AttemptTry {
+    pub fn note_unanswered(&self, terms: HeldTerms) {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).push(terms);
+    }
+
+    pub fn find_unanswered(&self, is_this: impl Fn(&HeldTerms) -> bool) -> Option<HeldTerms> {
+        let unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.iter().find(|terms| is_this(terms)).cloned()
+    }
 }
 
 impl HeldTerms {
@@ -141,7 +155,7 @@ impl EtcdAttempt {
         Err(unavailable(self.text(), "others come between all the time"))
     }
 
-    fn new_try(&self, session: Arc<EtcdSession>) -> AttemptTry {
+    pub(super) fn new_try(&self, session: Arc<EtcdSession>) -> AttemptTry {
         let secret = draw_secret();
         let public = self.shared.public_id(&secret);
         let wants = self.claim.wants.iter().map(|want| (want.name.clone(), want.mode));
@@ -151,7 +165,7 @@ impl EtcdAttempt {
             let letter = ModeLetter::from_mode(first.mode);
             RequestValue::new(self.callers.fingerprint, &secret, letter, &first.name, self.claim.wants.len() > 1)
         });
-        AttemptTry { plan: Arc::new(plan), secret, session, request }
+        AttemptTry { plan: Arc::new(plan), secret, session, request, unanswered: Mutex::default() }
     }
 
     /// The first transaction: it grants, refuses or takes a place.
@@ -300,7 +314,12 @@ impl EtcdAttempt {
         let deadline = now.plus(Duration::from_millis(millis(life)));
         let early = |end: Time, at: Time| u64::try_from(end.since(at).as_millis()).unwrap_or(0);
         let cap_at = cap_bucket.map(|(cap, _)| now.plus(cap));
-        let cap = cap_bucket.map(|(cap, bucket)| (bucket.lease, early(bucket.end, now.plus(cap))));
+        let cap = cap_bucket.map(|(cap, bucket)| StoredCap {
+            lease: bucket.lease,
+            // Rounded up: others stop a little before the cap.
+            early: early(bucket.latest_end, now.plus(cap)) + 1,
+            term: bucket.term,
+        });
         let wall = shared.wall_millis();
         let value = ContenderValue {
             cap,

@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use leasehold_core::Time;
 
+use super::ENGINE;
 use super::attempt::{AttemptTry, EtcdAttempt, HeldTerms, TryOutcome};
 use super::attempt_queue::without_effect;
 use super::ending::MEMORY;
 use super::failure::{EtcdFailure, indeterminate, unavailable};
-use super::messages::{StoredKey, TxnCall, WatchCreateCall};
-use super::owner::RETRY_FOR;
+use super::joining::AcquireResult;
+use super::messages::{StoredKey, WatchCreateCall};
+use super::owner::{LeaseChange, RETRY_FOR};
 use super::plan::LeasePlan;
-use super::queue_line::minus;
 use super::shared::{EtcdShared, draw_call_name};
 use super::values::{ContenderState, ContenderValue, EndedValue, RequestValue, StoredEnd};
 use crate::clock::Clock as _;
 use crate::engine::consensus::lease_id::NamedLease;
-use crate::engine::{Grant, Token};
-use crate::error::Refusal;
+use crate::engine::{Grant, Renewal, Token};
+use crate::error::{Error, Refusal};
 
 /// How long a request that waits through another process is followed before it is looked at again.
 const FOLLOW_FOR: Duration = Duration::from_secs(10);
@@ -53,10 +54,10 @@ impl EtcdAttempt {
             }
             EtcdFailure::Unknown(cause) => match self.resolve(tried).await {
                 Some(ResolvedTry::Never) => TryOutcome::Again,
-                Some(ResolvedTry::Held(first)) => match self.adopted_terms(tried, &first).await {
-                    Ok(terms) => self.granted(tried, &terms, first.mod_revision),
-                    Err(failure) => self.failed(failure),
-                },
+                Some(ResolvedTry::Held(first)) => {
+                    tried.note_unanswered(terms.clone());
+                    self.adopt(tried, &first)
+                }
                 Some(ResolvedTry::Waiting(arrival)) => {
                     let patience = patience.unwrap_or_else(|| self.callers.patience());
                     TryOutcome::Waiting { arrival, patience }
@@ -67,6 +68,29 @@ impl EtcdAttempt {
                 }
             },
             other => self.failed(other),
+        }
+    }
+
+    /// Somebody wrote the first key after it came, or there is one though no reply told so: which of those that were sent?
+    pub(super) fn adopt(&self, tried: &AttemptTry, first: &StoredKey) -> TryOutcome {
+        let value = match ContenderValue::parse(&first.value, &first.key) {
+            Ok(value) => value,
+            Err(failure) => return self.failed(failure),
+        };
+        if value.state == ContenderState::Closed {
+            let cause = "it was granted, and its time was over before etcd answered";
+            return TryOutcome::Done(Err(unavailable(self.text(), cause)));
+        }
+        let as_granted = |terms: &HeldTerms| {
+            value.token.is_none() && (terms.bucket, terms.value.early) == (first.lease, value.early)
+        };
+        match tried.find_unanswered(as_granted) {
+            Some(terms) => {
+                let remaining = terms.deadline.since(self.shared.clock.now());
+                self.granted(tried, &HeldTerms { remaining, ..terms }, first.mod_revision)
+            }
+            // Its request was repeated through another process, which wrote it again. So this one asks as a repeat too.
+            None => TryOutcome::Again,
         }
     }
 
@@ -123,58 +147,47 @@ impl EtcdAttempt {
         if request.state == ContenderState::Waiting {
             return self.follow_request(kv, revision).await;
         }
-        match self.repeated_grant(kv, &request).await {
-            Ok(grant) => TryOutcome::Done(Ok(grant)),
-            Err(failure) => self.failed(without_effect(failure)),
-        }
+        TryOutcome::Done(self.repeated_grant(kv, &request).await)
     }
 
-    /// The lease of an earlier request, with what is left of it.
-    async fn repeated_grant(&self, kv: &StoredKey, request: &RequestValue) -> Result<Grant, EtcdFailure> {
+    /// The lease of an earlier request, with what is left of it. Only the process that wrote it last knows that: another one
+    /// writes it again with an end that it knows, and so is asked and answered as its owner is.
+    async fn repeated_grant(&self, kv: &StoredKey, request: &RequestValue) -> AcquireResult {
         let shared = &self.shared;
-        let (secret, letter, first) = request.parse_lease().ok_or_else(|| EtcdFailure::Corrupt {
-            law: "a request names its lease",
+        let failed = |failure: EtcdFailure| without_effect(failure).into_error(false, self.text());
+        let (secret, letter, first) = request.parse_lease().ok_or_else(|| Error::Corrupt {
+            engine: ENGINE,
+            law: "a request names its lease".into(),
             at: String::from_utf8_lossy(&kv.key).escape_default().to_string(),
         })?;
         let token = match request.token {
-            Some(number) => Token::new(number).ok_or_else(|| EtcdFailure::Never("a token is not zero".into()))?,
-            None => shared.token(u64::try_from(kv.mod_revision).unwrap_or(0))?,
+            Some(number) => Token::new(number).ok_or_else(|| Error::Invalid("a token is not zero".into()))?,
+            None => shared.token(u64::try_from(kv.mod_revision).unwrap_or(0)).map_err(failed)?,
         };
         let public = shared.public_id(&secret);
         let lease = NamedLease { token, letter, several: request.several, first: first.to_owned(), secret };
         let mut grant =
             Grant { lease_id: lease.to_lease_id(), token: Some(token), remaining: Duration::ZERO, renewable: None };
-        let key = shared.layout.contender_by_letter(first, letter, public);
-        let bare = LeasePlan::by_key(&shared.layout, public, first, key);
-        let reply = shared.txn_again(TxnCall { success: bare.look_at_lease(), ..TxnCall::default() }).await?;
-        let Some(held) = reply.range(0).first().filter(|_| reply.range(1).is_empty()) else { return Ok(grant) };
-        let value = ContenderValue::parse(&held.value, &held.key)?;
-        let now = shared.clock.now();
-        let own = shared.own.get(public).filter(|own| own.written == held.mod_revision);
-        // Never more than there is: whoever asks counts on it.
-        let early = Duration::from_millis(value.early);
-        let deadline = match &own {
-            Some(own) => own.deadline,
-            None => match shared.bounds(held.lease).await {
-                Ok(bounds) => minus(bounds.lower, early),
-                // It ended a moment ago.
-                Err(EtcdFailure::LeaseGone) => return Ok(grant),
-                Err(failure) => return Err(failure),
-            },
-        };
-        grant.remaining = deadline.since(now);
-        grant.renewable = match (own, value.cap) {
-            (Some(own), _) => own.cap_at.map(|cap| cap.since(now)),
-            (None, Some((lease, early))) => {
-                let cap = match shared.bounds(lease).await {
-                    Err(EtcdFailure::LeaseGone) => now,
-                    bounds => minus(bounds?.lower, Duration::from_millis(early)),
-                };
-                Some(cap.since(now))
+        if let Some(own) = shared.own.get(public) {
+            if own.value.state == ContenderState::Closed {
+                return Ok(grant);
             }
-            (None, None) => None,
-        };
-        Ok(grant)
+            let key = shared.layout.contender_by_letter(first, letter, public);
+            let written = shared.read_key(key).await.map_err(failed)?.map(|kv| kv.mod_revision);
+            if written == Some(own.written) {
+                let now = shared.clock.now();
+                grant.remaining = own.deadline.since(now);
+                grant.renewable = own.cap_at.map(|cap| cap.since(now));
+                return Ok(grant);
+            }
+            shared.own.remove(public, own.written);
+        }
+        match shared.change_lease(&grant.lease_id, LeaseChange::Keep, &self.text()).await {
+            Ok(Renewal { remaining, renewable }) => Ok(Grant { remaining, renewable, ..grant }),
+            // It is over.
+            Err(Error::Refused(_)) => Ok(grant),
+            Err(other) => Err(other),
+        }
     }
 
     /// The same request waits through another process: this one waits until that one is decided or gone.

@@ -6,7 +6,9 @@
 //! # Laws
 //!
 //! 1. `end` is counted from before the request was sent: the real end is never sooner.
-//! 2. A bucket has at most [`MAX_KEYS`] keys: etcd deletes them in one step, and every write waits for it.
+//! 2. `latest_end` is never before the real end while etcd has the leader of `term`: a new leader gives each lease its whole
+//!    time anew. The term was known before the lease was asked for, so no election is missed.
+//! 3. A bucket has at most [`MAX_KEYS`] keys: etcd deletes them in one step, and every write waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +18,7 @@ use leasehold_core::Time;
 
 use super::failure::EtcdFailure;
 use super::members::CallKind;
-use super::messages::LeaseGrantCall;
+use super::messages::{LeaseGrantCall, term_of};
 use super::session::EtcdSession;
 use super::shared::EtcdShared;
 use crate::clock::Clock as _;
@@ -34,6 +36,8 @@ pub(super) struct TakenBucket {
     pub lease: i64,
     /// Never after the real end.
     pub end: Time,
+    pub latest_end: Time,
+    pub term: u64,
 }
 
 struct OpenBucket {
@@ -125,12 +129,14 @@ impl EtcdSession {
         let whole = life + window(life);
         let seconds = whole.as_secs() + u64::from(whole.subsec_nanos() > 0);
         let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let term = self.term.load(Ordering::SeqCst);
         let sent = shared.clock.now();
         // Not answered: etcd ends a bucket that nobody uses by itself.
         let reply = shared.members.call(LeaseGrantCall { ttl }, CallKind::Read).await?;
         let granted = Duration::from_secs(u64::try_from(reply.ttl).unwrap_or(0));
-        shared.lease_clocks.record_granted(reply.id, sent, shared.clock.now(), granted);
-        let taken = TakenBucket { lease: reply.id, end: sent.plus(granted) };
+        self.term.fetch_max(term_of(reply.header.as_ref()), Ordering::SeqCst);
+        let latest_end = shared.lease_clocks.record_granted(reply.id, sent, shared.clock.now(), granted);
+        let taken = TakenBucket { lease: reply.id, end: sent.plus(granted), latest_end, term };
         self.buckets.lock().push(OpenBucket { taken, keys: 0 });
         Ok(())
     }
@@ -143,7 +149,8 @@ mod tests {
     fn pool(ends: &[(i64, u64, usize)]) -> BucketPool {
         let pool = BucketPool::default();
         for (lease, end, keys) in ends {
-            let taken = TakenBucket { lease: *lease, end: Time::from_millis(*end) };
+            let end = Time::from_millis(*end);
+            let taken = TakenBucket { lease: *lease, end, latest_end: end, term: 1 };
             pool.lock().push(OpenBucket { taken, keys: *keys });
         }
         pool

@@ -12,14 +12,16 @@ use tokio_util::task::TaskTracker;
 use super::failure::{CLOSED, EtcdFailure, unavailable};
 use super::joining::RequestTable;
 use super::keys::KeyLayout;
-use super::lease_clock::{EndBounds, LeaseClocks};
+use super::lease_clock::{EndBounds, LeaseClocks, read_answer};
 use super::members::{CallKind, EtcdMembers};
-use super::messages::{LeaseTimeToLiveCall, RangeCall, StoredKey, TxnCall, TxnReply};
+use super::messages::{LeaseTimeToLiveCall, RangeCall, StoredKey, TxnCall, TxnReply, term_of};
 use super::mirror::QueueMirrors;
 use super::options::EtcdEngineOptions;
 use super::own_leases::OwnLeases;
+use super::queue_line::minus;
 use super::session::SessionKeeper;
 use super::shared_looks::SharedLooks;
+use super::values::StoredCap;
 use crate::clock::{Clock as _, SystemClock, wall_micros};
 use crate::engine::Token;
 use crate::engine::consensus::ended::{REMEMBERED_ENDINGS, RememberedEndings};
@@ -165,17 +167,36 @@ impl EtcdShared {
     /// Asks about an etcd lease. `false`: etcd says that there is none, which bounds nothing.
     pub async fn probe(&self, lease: i64) -> Result<bool, EtcdFailure> {
         let sent = self.clock.now();
+        let Some(seconds) = self.read_time_to_live(lease).await? else { return Ok(false) };
+        self.lease_clocks.record_answer(lease, sent, self.clock.now(), seconds);
+        Ok(true)
+    }
+
+    /// Whole seconds that an etcd lease has left. None: etcd says that there is none.
+    async fn read_time_to_live(&self, lease: i64) -> Result<Option<u64>, EtcdFailure> {
         let reply = match self.members.call(LeaseTimeToLiveCall { id: lease }, CallKind::Read).await {
             Ok(reply) if reply.ttl >= 0 => reply,
-            Ok(_) | Err(EtcdFailure::LeaseGone) => return Ok(false),
+            Ok(_) | Err(EtcdFailure::LeaseGone) => return Ok(None),
             Err(other) => return Err(other),
         };
         // A leader adds a little when it begins. Before it does, its leases have no end: 292 years are no answer.
         if reply.ttl > reply.granted_ttl.saturating_add(MAX_ADDED_SECONDS) {
             return Err(EtcdFailure::NoEffect("the leader of etcd does not know yet when leases end".into()));
         }
-        self.lease_clocks.record_answer(lease, sent, self.clock.now(), reply.ttl.unsigned_abs());
-        Ok(true)
+        Ok(Some(reply.ttl.unsigned_abs()))
+    }
+
+    /// When a longest hold is over that another process began: at this moment or a little later. None: etcd has had another
+    /// leader since, which gave the etcd lease its whole time anew. Nothing tells then how much of it had passed.
+    pub async fn earliest_cap(&self, cap: StoredCap) -> Result<Option<Time>, EtcdFailure> {
+        let sent = self.clock.now();
+        // No key hangs on it that would say otherwise when there is no such lease.
+        let Some(seconds) = self.read_time_to_live(cap.lease).await? else { return Ok(Some(sent)) };
+        let bounds = read_answer(sent, self.clock.now(), seconds);
+        // Asked afterwards, and not of a member that lags behind: an election before the answer shows.
+        let now = self.members.call(RangeCall::one(self.layout.marker("")), CallKind::Read).await?;
+        let same_leader = cap.term != 0 && cap.term == term_of(now.header.as_ref());
+        Ok(same_leader.then(|| minus(bounds.lower, Duration::from_millis(cap.early))))
     }
 
     /// Asks at the moments that tell most.
