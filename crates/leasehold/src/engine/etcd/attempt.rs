@@ -42,6 +42,8 @@ const ROUNDS_BEFORE_QUEUE: u32 = 3;
 /// That moment.
 const BRIEF_WAIT: Duration = Duration::from_millis(400);
 
+const BEHIND: &str = "etcd has not answered many acquires before this one: what became of them is found out first";
+
 /// One acquire. See the module.
 pub(super) struct EtcdAttempt {
     pub(super) shared: Arc<EtcdShared>,
@@ -86,6 +88,11 @@ pub(super) enum TryOutcome {
 impl AttemptTry {
     pub fn note_unanswered(&self, terms: HeldTerms) {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).push(terms);
+    }
+
+    /// Whether anything may have been granted without a reply.
+    pub fn has_unanswered(&self) -> bool {
+        !self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     pub fn find_unanswered(&self, is_this: impl Fn(&HeldTerms) -> bool) -> Option<HeldTerms> {
@@ -134,6 +141,9 @@ impl EtcdAttempt {
         for round in 0..MAX_ROUNDS {
             if self.shared.closed.is_cancelled() {
                 return Err(unavailable(self.text(), CLOSED));
+            }
+            if self.shared.is_behind() {
+                return Err(unavailable(self.text(), BEHIND));
             }
             if self.callers.are_gone() {
                 return Err(unavailable(self.text(), "its caller is gone"));

@@ -312,7 +312,7 @@ impl EtcdAttempt {
         self.clean_up_later(tried);
         Some(match failure {
             EtcdFailure::Unknown(cause) => TryOutcome::Done(Err(indeterminate(self.text(), cause))),
-            other => TryOutcome::Done(Err(other.into_error(true, self.text()))),
+            other => TryOutcome::Done(Err(other.into_error(tried.has_unanswered(), self.text()))),
         })
     }
 

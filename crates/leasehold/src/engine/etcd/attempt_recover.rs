@@ -1,5 +1,6 @@
 //! An acquire whose transaction failed or whose reply was lost, and one that repeats an earlier request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Time;
@@ -10,7 +11,7 @@ use super::attempt_queue::without_effect;
 use super::ending::MEMORY;
 use super::failure::{EtcdFailure, indeterminate, unavailable};
 use super::joining::AcquireResult;
-use super::messages::{StoredKey, WatchCreateCall};
+use super::messages::{StoredKey, TxnCall, TxnReply, WatchCreateCall};
 use super::owner::{LeaseChange, RETRY_FOR};
 use super::plan::LeasePlan;
 use super::shared::{EtcdShared, draw_call_name};
@@ -52,7 +53,7 @@ impl EtcdAttempt {
                 }
                 TryOutcome::Again
             }
-            EtcdFailure::Unknown(cause) => match self.resolve(tried).await {
+            EtcdFailure::Unknown(cause) => match self.shared.count_as_cleanup(self.resolve(tried)).await {
                 Some(ResolvedTry::Never) => TryOutcome::Again,
                 Some(ResolvedTry::Held(first)) => {
                     tried.note_unanswered(terms.clone());
@@ -112,23 +113,9 @@ impl EtcdAttempt {
     /// stays for its ttl: a retry may come for it.
     pub(super) fn clean_up_later(&self, tried: &AttemptTry) {
         let (shared, plan, keeps) = (self.shared.clone(), tried.plan.clone(), self.request_key.is_some());
-        self.shared.spawn_background(async move {
+        self.shared.spawn_cleanup(async move {
             let mut round = 0;
-            loop {
-                let cleaned = match resolve_once(&shared, &plan).await {
-                    Ok(ResolvedTry::Never) => Ok(()),
-                    Ok(ResolvedTry::Held(_)) if keeps => Ok(()),
-                    Ok(ResolvedTry::Held(_)) => {
-                        let call = draw_call_name();
-                        let ending = EndedValue::new(StoredEnd::Released, "", &call, shared.wall_millis());
-                        shared.put_ending(&plan, &ending).await.map(|_| shared.freed(&plan))
-                    }
-                    Ok(ResolvedTry::Waiting(_)) => shared.txn_again(plan.leave(&shared.layout)).await.map(drop),
-                    Err(failure) => Err(failure),
-                };
-                if cleaned.is_ok() {
-                    return;
-                }
+            while shared.clean_up_once(&plan, keeps).await.is_err() {
                 shared.backoff(round).await;
                 round += 1;
             }
@@ -221,17 +208,49 @@ impl EtcdAttempt {
     }
 }
 
+impl EtcdShared {
+    async fn clean_up_once(self: &Arc<Self>, plan: &LeasePlan, keeps: bool) -> Result<(), EtcdFailure> {
+        let resolved = match resolve_once(self, plan).await {
+            // Nothing can be put. What is there can be deleted all the same: it is in the way of others.
+            Err(EtcdFailure::NoSpace) => {
+                let look = TxnCall { success: plan.look_at_lease(), ..TxnCall::default() };
+                match read_resolved(&self.txn_again(look).await?)? {
+                    // It may come yet, when there is space.
+                    ResolvedTry::Never => return Err(EtcdFailure::NoSpace),
+                    there => there,
+                }
+            }
+            resolved => resolved?,
+        };
+        match resolved {
+            ResolvedTry::Never => {}
+            ResolvedTry::Held(_) if keeps => {}
+            ResolvedTry::Held(_) => {
+                let ending = EndedValue::new(StoredEnd::Released, "", &draw_call_name(), self.wall_millis());
+                self.put_ending(plan, &ending).await?;
+                self.freed(plan);
+            }
+            ResolvedTry::Waiting(_) => drop(self.txn_again(plan.leave(&self.layout)).await?),
+        }
+        Ok(())
+    }
+}
+
 /// One try to find out. An ending that is put makes sure that nothing happens later.
-async fn resolve_once(shared: &std::sync::Arc<EtcdShared>, plan: &LeasePlan) -> Result<ResolvedTry, EtcdFailure> {
+async fn resolve_once(shared: &Arc<EtcdShared>, plan: &LeasePlan) -> Result<ResolvedTry, EtcdFailure> {
     let session = shared.session().await?;
     let ending = EndedValue::new(StoredEnd::Cancelled, "", &draw_call_name(), shared.wall_millis());
     let bucket = session.take_bucket(shared, MEMORY, 1).await?;
     let txn = plan.resolve((ending.to_bytes(), bucket.lease));
     let reply = shared.end_txn(txn, &[bucket.lease]).await?;
-    let Some(first) = reply.range(0).first().filter(|_| !reply.succeeded) else { return Ok(ResolvedTry::Never) };
-    if !reply.range(1).is_empty() {
+    if reply.succeeded { Ok(ResolvedTry::Never) } else { read_resolved(&reply) }
+}
+
+/// What first key and ending say, at the beginning of a reply.
+fn read_resolved(reply: &TxnReply) -> Result<ResolvedTry, EtcdFailure> {
+    let Some(first) = reply.range(0).first().filter(|_| reply.range(1).is_empty()) else {
         return Ok(ResolvedTry::Never);
-    }
+    };
     let value = ContenderValue::parse(&first.value, &first.key)?;
     Ok(match value.state {
         ContenderState::Waiting => ResolvedTry::Waiting(first.create_revision),

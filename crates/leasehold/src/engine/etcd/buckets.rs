@@ -21,7 +21,7 @@ use super::members::CallKind;
 use super::messages::{LeaseGrantCall, term_of};
 use super::session::EtcdSession;
 use super::shared::EtcdShared;
-use crate::clock::Clock as _;
+use crate::clock::{Clock as _, until};
 
 /// Keys that one bucket takes.
 const MAX_KEYS: usize = 1000;
@@ -29,6 +29,10 @@ const MAX_KEYS: usize = 1000;
 const HALF_FULL: usize = MAX_KEYS / 2;
 /// The shortest span within which bucket ends are alike.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
+
+/// How long a call waits for others that open a bucket before it.
+const MAX_WAIT_TO_OPEN: Duration = Duration::from_secs(4);
+const TOO_SLOW: &str = "etcd is too slow to grant a lease";
 
 /// One bucket, as a key is put into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,14 +119,16 @@ impl EtcdSession {
             }
             return Ok(taken);
         }
-        let _one_at_a_time = self.buckets.opening.lock().await;
+        // Where etcd is silent, each of those before it takes seconds: nobody waits for all of them.
+        let turn = until(&clock, clock.now().plus(MAX_WAIT_TO_OPEN), self.buckets.opening.lock()).await;
+        let Some(_one_at_a_time) = turn else { return Err(EtcdFailure::NoEffect(TOO_SLOW.into())) };
         for _ in 0..3 {
             if let Some((taken, _)) = self.buckets.pick(life, keys, clock.now()) {
                 return Ok(taken);
             }
             self.open_bucket(shared, life).await?;
         }
-        Err(EtcdFailure::NoEffect("etcd is too slow to grant a lease".into()))
+        Err(EtcdFailure::NoEffect(TOO_SLOW.into()))
     }
 
     async fn open_bucket(&self, shared: &EtcdShared, life: Duration) -> Result<(), EtcdFailure> {

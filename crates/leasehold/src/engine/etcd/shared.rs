@@ -35,6 +35,9 @@ const SEEN_HELD_FOR: Duration = Duration::from_secs(1);
 const MAX_SEEN_HELD: usize = 10_000;
 /// What a new leader may add to the time of a lease: it spreads many that would end at once.
 const MAX_ADDED_SECONDS: i64 = 3600;
+/// Acquires of unknown outcome that are cleaned up at once. From here on a new one is turned away before anything is sent;
+/// those that are under way then come on top.
+const MAX_CLEANUPS: usize = 512;
 /// The first pause before a retry, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -64,6 +67,8 @@ pub(super) struct EtcdShared {
     pub tasks: TaskTracker,
     /// Timers and mirrors.
     background: TaskTracker,
+    /// Of these, those that clean up.
+    cleanups: TaskTracker,
     runtime: Handle,
 }
 
@@ -86,6 +91,7 @@ impl EtcdShared {
             stopped: CancellationToken::new(),
             tasks: TaskTracker::new(),
             background: TaskTracker::new(),
+            cleanups: TaskTracker::new(),
             runtime,
         })
     }
@@ -105,6 +111,21 @@ impl EtcdShared {
             }
         };
         self.background.spawn_on(until_stopped, &self.runtime);
+    }
+
+    /// Spawns a task that cleans up after an acquire of unknown outcome.
+    pub fn spawn_cleanup(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_background(self.cleanups.track_future(task));
+    }
+
+    /// The same for what an acquire does itself before it gives up: its caller may be gone by then.
+    pub fn count_as_cleanup<F: Future>(&self, work: F) -> impl Future<Output = F::Output> {
+        self.cleanups.track_future(work)
+    }
+
+    /// Whether so much is left to be cleaned up that no acquire may add to it.
+    pub fn is_behind(&self) -> bool {
+        self.cleanups.len() >= MAX_CLEANUPS
     }
 
     /// Spawns the task that ends the session when the engine stops.
