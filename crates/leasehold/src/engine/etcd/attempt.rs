@@ -265,7 +265,7 @@ impl EtcdAttempt {
         let most = self.shared.options.limits.waiters_per_resource;
         for (at, want) in tried.plan.wants.iter().enumerate() {
             if reply.count(puts + at) > most + 1
-                && let Some(full) = self.refuse_full(tried, &want.name, most).await
+                && let Some(full) = self.refuse_full(tried, &want.name, most, arrival).await
             {
                 return full;
             }
@@ -273,10 +273,10 @@ impl EtcdAttempt {
         TryOutcome::Waiting { arrival, patience }
     }
 
-    /// The queue is long: exactly how long?
-    async fn refuse_full(&self, tried: &AttemptTry, name: &str, most: usize) -> Option<TryOutcome> {
+    /// The queue is long: how long was it when this one came? Who came later finds it full, not this one.
+    async fn refuse_full(&self, tried: &AttemptTry, name: &str, most: usize, arrival: i64) -> Option<TryOutcome> {
         let line = self.shared.read_line(name, None).await.ok()?;
-        if line.split().1.len() + line.unread <= most {
+        if line.split().1.iter().filter(|waiter| waiter.arrival <= arrival).count() <= most {
             return None;
         }
         self.leave_queues(tried).await;
