@@ -28,7 +28,7 @@ use super::own_leases::OwnLease;
 use super::plan::{LeasePlan, PutLease};
 use super::session::{EtcdSession, with_margin};
 use super::shared::EtcdShared;
-use super::values::{ContenderState, ContenderValue, RequestValue, StoredCap, layout_version};
+use super::values::{ContenderState, ContenderValue, RequestValue, layout_version};
 use crate::clock::Clock as _;
 use crate::engine::consensus::lease_id::{ModeLetter, NamedLease, draw_secret};
 use crate::engine::from_book::millis;
@@ -324,15 +324,11 @@ impl EtcdAttempt {
         let deadline = now.plus(Duration::from_millis(millis(life)));
         let early = |end: Time, at: Time| u64::try_from(end.since(at).as_millis()).unwrap_or(0);
         let cap_at = cap_bucket.map(|(cap, _)| now.plus(cap));
-        let cap = cap_bucket.map(|(cap, bucket)| StoredCap {
-            lease: bucket.lease,
-            // Rounded up: others stop a little before the cap.
-            early: early(bucket.latest_end, now.plus(cap)) + 1,
-            term: bucket.term,
-        });
+        let cap = cap_bucket.map(|(cap, bucket)| bucket.as_clock(now.plus(cap)));
         let wall = shared.wall_millis();
         let value = ContenderValue {
             cap,
+            sure: cap.map(|_| bucket.as_clock(deadline)),
             state: ContenderState::Held,
             early: early(bucket.end, deadline),
             at: wall,
@@ -353,6 +349,7 @@ impl EtcdAttempt {
             early: 0,
             delay: millis(self.claim.delay),
             cap: None,
+            sure: None,
             token: None,
             names: None,
             first: None,

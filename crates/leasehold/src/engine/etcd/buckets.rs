@@ -21,6 +21,7 @@ use super::members::CallKind;
 use super::messages::{LeaseGrantCall, term_of};
 use super::session::EtcdSession;
 use super::shared::EtcdShared;
+use super::values::StoredCap;
 use crate::clock::{Clock as _, until};
 
 /// Keys that one bucket takes.
@@ -42,6 +43,14 @@ pub(super) struct TakenBucket {
     pub end: Time,
     pub latest_end: Time,
     pub term: u64,
+}
+
+impl TakenBucket {
+    /// As a clock for other processes: what ends at this moment ends there a little before it at most, and never later.
+    pub fn as_clock(self, at: Time) -> StoredCap {
+        let early = u64::try_from(self.latest_end.since(at).as_millis()).unwrap_or(u64::MAX);
+        StoredCap { lease: self.lease, early: early.saturating_add(1), term: self.term }
+    }
 }
 
 struct OpenBucket {

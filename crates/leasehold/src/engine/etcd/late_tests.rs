@@ -97,6 +97,7 @@ fn held() -> ContenderValue {
         early: 0,
         delay: 0,
         cap: None,
+        sure: None,
         token: None,
         names: None,
         first: None,

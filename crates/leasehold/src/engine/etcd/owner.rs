@@ -161,7 +161,8 @@ impl EtcdShared {
             }
             LeaseChange::Keep if until.is_none() => {
                 let renewable = own.cap_at.map_or(Duration::ZERO, |cap| cap.since(now));
-                return Ok(Ok(Some(Renewal { remaining: Duration::ZERO, renewable: Some(renewable) })));
+                let remaining = self.sure_remaining(&own.value).await?;
+                return Ok(Ok(Some(Renewal { remaining, renewable: Some(renewable) })));
             }
             _ => {}
         }
@@ -236,6 +237,13 @@ impl EtcdShared {
         }
         let cap_is_known = own.value.cap.is_none() || own.cap_at.is_some();
         Ok(Ok(FoundLease { own, is_own: false, cap_is_known }))
+    }
+
+    /// What is certainly left of a lease of another process that is too close to its cap to be written again.
+    async fn sure_remaining(&self, value: &ContenderValue) -> Result<Duration, EtcdFailure> {
+        let Some(sure) = value.sure else { return Ok(Duration::ZERO) };
+        let until = self.earliest_cap(sure).await?;
+        Ok(until.map_or(Duration::ZERO, |until| until.since(self.clock.now())))
     }
 
     /// A lease that this process did not grant or renew last. Its deadline is an upper bound; its cap is not looked for.
@@ -318,6 +326,7 @@ impl EtcdShared {
         let remaining = left(now);
         let deadline = now.plus(remaining);
         value.early = u64::try_from(taken.end.since(deadline).as_millis()).unwrap_or(0);
+        value.sure = value.cap.map(|_| taken.as_clock(deadline));
         if let Some(ttl) = renewed {
             (value.ttl, value.renewed) = (crate::engine::from_book::millis(ttl), self.wall_millis());
         }

@@ -74,6 +74,9 @@ pub(super) struct ContenderValue {
     /// When `max_hold` is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<StoredCap>,
+    /// The same for the deadline. Only with a `max_hold`: without one, another process sets a deadline of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sure: Option<StoredCap>,
     /// Absent in the write that grants: then the token is that write's revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
@@ -233,6 +236,7 @@ mod tests {
             early: 8700,
             delay: 0,
             cap: None,
+            sure: None,
             token: None,
             names: None,
             first: None,
