@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Site, now, wait_until};
+use leasehold_harness::etcd::EtcdCluster;
 use leasehold_harness::redis::{DURABLE, RedisServer};
 use leasehold_harness::redlock::RedisNodes;
 use leasehold_harness::zookeeper::ZookeeperEnsemble;
@@ -92,6 +93,13 @@ fn a_wrong_password_is_bad_usage() {
     let closed = ensemble.url("/closed").replace("zk://", "zk://ada:right@");
     Site::new().ask(&["run", "job", "--url", &closed, "--", "true"]).with_code(0);
     all_say(&closed.replace("right", "s3cret"), 2, "ACL");
+    let cluster = EtcdCluster::start(1);
+    for words in ["user add root:right", "user grant-role root root", "auth enable"] {
+        cluster.etcdctl(&words.split(' ').collect::<Vec<_>>());
+    }
+    all_say(&cluster.url().replace("etcd://", "etcd://root:s3cret@"), 2, "password");
+    all_say(&cluster.url().replace("etcd://", "etcd://s3cret:right@"), 2, "user");
+    all_say(&cluster.url(), 2, "login");
 }
 
 /// Goal: a replica decides nothing, and says so.

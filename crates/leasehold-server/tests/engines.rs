@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::server::Server;
-use common::{Site, text, wait_until};
+use common::{Site, now, text, wait_until};
 use leasehold_harness::etcd::EtcdCluster;
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::redis::{DURABLE, RedisServer};
@@ -355,5 +357,41 @@ async fn a_printed_migration_serves_a_role_without_rights() {
     site.ask(&["migrate", "--ledger", &cluster.url(&name)]).with_code(0);
     for wrong in [&["migrate"][..], &["migrate", "--engine", "redis://h"], &["migrate", "--ledger", "none"]] {
         site.ask(wrong).with_code(2).says_one_sentence();
+    }
+}
+
+/// Goal: when every process of ours is dead, another client of etcd that waits for a lease gets it: never early, and not much
+/// later than the engine says.
+/// Method: a server is killed, with a lease that was taken through it; etcdctl waits for that lease and for one of a command
+/// that ended long before.
+#[test]
+fn a_waiting_etcdctl_outlives_every_process_of_ours() {
+    const TTL: Duration = Duration::from_secs(4);
+    // Its key lives eight seconds longer than the lease; a second for rounding, one for its bucket, and a busy machine.
+    const AT_MOST: Duration = Duration::from_secs(20);
+    let cluster = EtcdCluster::start(1);
+    let site = Site::new();
+    let server = Server::start(&site, &["--engine", &cluster.url(), "--ledger", "none"]);
+    let began = now();
+    for (name, url) in [("seat", format!("leasehold://{}", server.resp)), ("row", cluster.url())] {
+        site.acquire(&[name, "--ttl", "4s", "--url", &url]);
+    }
+    let mut waiting = ["seat", "row"].map(|name| {
+        let etcdctl = cluster.etcdctl_command(&["lock", name, "true"]).spawn().expect("etcdctl starts");
+        (etcdctl, None)
+    });
+    server.signal(Signal::KILL);
+    wait_until("etcdctl has both", || {
+        for (etcdctl, took) in &mut waiting {
+            if let (None, Some(status)) = (&took, etcdctl.try_wait().expect("it is ours")) {
+                assert!(status.success(), "{status:?}");
+                *took = Some(began.elapsed());
+            }
+        }
+        waiting.iter().all(|(_, took)| took.is_some())
+    });
+    for (_, took) in waiting {
+        let took = took.expect("it has ended");
+        assert!(took >= TTL && took < AT_MOST, "{took:?}");
     }
 }

@@ -441,3 +441,81 @@ async fn a_request_that_waits_elsewhere_is_followed() {
     let mismatch = engines[1].acquire(other).await;
     assert!(matches!(mismatch, Err(Error::Refused(Refusal::Mismatch))), "{mismatch:?}");
 }
+
+/// Goal: a claim whose turn comes while etcd has no space is Unavailable, and does not keep others out: it leaves the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_comes_without_space_is_given_up() {
+    let settings = EtcdSettings { flags: vec!["--quota-backend-bytes=4194304".into()], ..EtcdSettings::new(1) };
+    let cluster = EtcdCluster::start_with(settings);
+    let engine = open(&cluster.url()).await;
+    let ada = engine.acquire(claim("ada", "seat", MINUTE)).await.expect("granted");
+    let waiter = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.acquire(patient("bob", "seat", MINUTE)).await }
+    });
+    while engine.inspect("seat").await.unwrap().unwrap().queue_len == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let big = "x".repeat(100_000);
+    for n in 0..60 {
+        if !cluster.etcdctl_command(&["put", &format!("filler/{n}"), &big]).output().unwrap().status.success() {
+            break;
+        }
+    }
+    assert!(engine.release(&ada.lease_id).await.expect("a release deletes"));
+    let refused = waiter.await.unwrap().expect_err("there is no space");
+    assert!(
+        matches!(&refused, Error::Unavailable { source, .. } if source.to_string().contains("space")),
+        "{refused:?}"
+    );
+    let began = Instant::now();
+    while !cluster.etcdctl(&["get", "--prefix", "--keys-only", "seat/"]).trim().is_empty() {
+        assert!(began.elapsed() < SECOND * 5, "bob's place stands in the way of others");
+        tokio::time::sleep(SECOND / 10).await;
+    }
+}
+
+/// Goal: members that take connections and do not answer do not make tasks without end: beyond a limit an acquire is turned
+/// away before it is sent. When they answer again, everything goes on and nothing is left over.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_members_do_not_gather_tasks_without_end() {
+    const MANY: usize = 600;
+    let cluster = EtcdCluster::start(1);
+    let proxy = Proxy::start(cluster.client_ports()[0]);
+    let engine = open(&format!("etcd://127.0.0.1:{}", proxy.port())).await;
+    let warm = engine.acquire(claim("ada", "warm", MINUTE)).await.expect("granted");
+    engine.release(&warm.lease_id).await.expect("released");
+    proxy.swallow_replies(true);
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..MANY {
+        let engine = engine.clone();
+        tasks.spawn(async move { engine.acquire(claim("ada", &format!("seat/{n}"), MINUTE)).await });
+    }
+    while let Some(answer) = tasks.join_next().await {
+        let error = answer.unwrap().expect_err("nobody answers");
+        assert!(matches!(error, Error::Unavailable { .. } | Error::Indeterminate { .. }), "{error:?}");
+    }
+    let began = Instant::now();
+    let refused = engine.acquire(claim("ada", "one more", MINUTE)).await.expect_err("it is not sent");
+    assert!(
+        matches!(&refused, Error::Unavailable { source, .. } if source.to_string().contains("is found out first")),
+        "{refused:?}"
+    );
+    assert!(began.elapsed() < SECOND / 2, "{:?}", began.elapsed());
+    proxy.swallow_replies(false);
+    proxy.cut_all();
+    let began = Instant::now();
+    loop {
+        let left = cluster.etcdctl(&["get", "--prefix", "--keys-only", "seat/"]);
+        let again = engine.acquire(claim("ada", "one more", MINUTE)).await;
+        if let (Ok(grant), true) = (&again, left.trim().is_empty()) {
+            assert!(engine.release(&grant.lease_id).await.expect("released"));
+            break;
+        }
+        if let Ok(grant) = &again {
+            engine.release(&grant.lease_id).await.expect("released");
+        }
+        assert!(began.elapsed() < MINUTE, "{again:?}, {} left", left.lines().filter(|line| !line.is_empty()).count());
+        tokio::time::sleep(SECOND / 5).await;
+    }
+}

@@ -211,3 +211,40 @@ async fn other_clients_are_excluded_shown_and_revoked() {
     engine.release(&ada.lease_id).await.expect("released");
     assert!(waits.wait().unwrap().success(), "and is served then");
 }
+
+/// Goal: a queue that is full takes nobody else, and says so; whoever leaves makes room. What waits for a deeper name does
+/// not count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_takes_nobody_else() {
+    const MOST: usize = 3;
+    let cluster = EtcdCluster::start(1);
+    let mut options = EtcdEngineOptions::from_url(&cluster.url()).unwrap();
+    options.limits.waiters_per_resource = MOST;
+    let engine = EtcdEngine::open(options).await.unwrap();
+    let patient = |who: &str, name: &str| {
+        let (engine, wait) = (engine.clone(), Duration::from_secs(60));
+        let claim = Claim { wait, ..Claim::new(vec![Want::exclusive(name)], Duration::from_secs(30), who) };
+        tokio::spawn(async move { engine.acquire(claim).await })
+    };
+    let waits = async |name: &str, count: usize| {
+        while engine.inspect(name).await.unwrap().is_none_or(|seen| seen.queue_len != count) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    engine.acquire(seat("ada")).await.unwrap();
+    engine.acquire(Claim::new(vec![Want::exclusive("seat/deep")], Duration::from_secs(30), "ada")).await.unwrap();
+    let _deep = [patient("bob", "seat/deep"), patient("cy", "seat/deep")];
+    waits("seat/deep", 2).await;
+    let mut waiting = Vec::new();
+    for n in 0..MOST {
+        waiting.push(patient(&format!("waiter {n}"), "seat"));
+        waits("seat", n + 1).await;
+    }
+    let full = patient("one too many", "seat").await.unwrap();
+    assert!(matches!(&full, Err(Error::Refused(Refusal::QueueFull { resource })) if resource == "seat"), "{full:?}");
+    waits("seat", MOST).await;
+    waiting.pop().unwrap().abort();
+    waits("seat", MOST - 1).await;
+    let _fits = patient("who comes then", "seat");
+    waits("seat", MOST).await;
+}

@@ -15,7 +15,7 @@
 //! 2. A grant that nobody will see is ended. With a request id it stays for its ttl: a retry may come for it.
 //! 3. Only transactions grant: never an event, a keepalive or a plain read.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Secret, Time};
@@ -42,6 +42,8 @@ const ROUNDS_BEFORE_QUEUE: u32 = 3;
 /// That moment.
 const BRIEF_WAIT: Duration = Duration::from_millis(400);
 
+const BEHIND: &str = "etcd has not answered many acquires before this one: what became of them is found out first";
+
 /// One acquire. See the module.
 pub(super) struct EtcdAttempt {
     pub(super) shared: Arc<EtcdShared>,
@@ -56,9 +58,12 @@ pub(super) struct AttemptTry {
     pub secret: Secret,
     pub session: Arc<EtcdSession>,
     pub request: Option<RequestValue>,
+    /// What may have been granted by transactions whose replies were lost.
+    unanswered: Mutex<Vec<HeldTerms>>,
 }
 
 /// A lease as a transaction grants it.
+#[derive(Clone)]
 pub(super) struct HeldTerms {
     pub value: ContenderValue,
     pub bucket: i64,
@@ -78,6 +83,22 @@ pub(super) enum TryOutcome {
     },
     /// Something changed meanwhile: again.
     Again,
+}
+
+impl AttemptTry {
+    pub fn note_unanswered(&self, terms: HeldTerms) {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).push(terms);
+    }
+
+    /// Whether anything may have been granted without a reply.
+    pub fn has_unanswered(&self) -> bool {
+        !self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    pub fn find_unanswered(&self, is_this: impl Fn(&HeldTerms) -> bool) -> Option<HeldTerms> {
+        let unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.iter().find(|terms| is_this(terms)).cloned()
+    }
 }
 
 impl HeldTerms {
@@ -121,6 +142,9 @@ impl EtcdAttempt {
             if self.shared.closed.is_cancelled() {
                 return Err(unavailable(self.text(), CLOSED));
             }
+            if self.shared.is_behind() {
+                return Err(unavailable(self.text(), BEHIND));
+            }
             if self.callers.are_gone() {
                 return Err(unavailable(self.text(), "its caller is gone"));
             }
@@ -141,7 +165,7 @@ impl EtcdAttempt {
         Err(unavailable(self.text(), "others come between all the time"))
     }
 
-    fn new_try(&self, session: Arc<EtcdSession>) -> AttemptTry {
+    pub(super) fn new_try(&self, session: Arc<EtcdSession>) -> AttemptTry {
         let secret = draw_secret();
         let public = self.shared.public_id(&secret);
         let wants = self.claim.wants.iter().map(|want| (want.name.clone(), want.mode));
@@ -151,7 +175,7 @@ impl EtcdAttempt {
             let letter = ModeLetter::from_mode(first.mode);
             RequestValue::new(self.callers.fingerprint, &secret, letter, &first.name, self.claim.wants.len() > 1)
         });
-        AttemptTry { plan: Arc::new(plan), secret, session, request }
+        AttemptTry { plan: Arc::new(plan), secret, session, request, unanswered: Mutex::default() }
     }
 
     /// The first transaction: it grants, refuses or takes a place.
@@ -241,7 +265,7 @@ impl EtcdAttempt {
         let most = self.shared.options.limits.waiters_per_resource;
         for (at, want) in tried.plan.wants.iter().enumerate() {
             if reply.count(puts + at) > most + 1
-                && let Some(full) = self.refuse_full(tried, &want.name, most).await
+                && let Some(full) = self.refuse_full(tried, &want.name, most, arrival).await
             {
                 return full;
             }
@@ -249,10 +273,10 @@ impl EtcdAttempt {
         TryOutcome::Waiting { arrival, patience }
     }
 
-    /// The queue is long: exactly how long?
-    async fn refuse_full(&self, tried: &AttemptTry, name: &str, most: usize) -> Option<TryOutcome> {
+    /// The queue is long: how long was it when this one came? Who came later finds it full, not this one.
+    async fn refuse_full(&self, tried: &AttemptTry, name: &str, most: usize, arrival: i64) -> Option<TryOutcome> {
         let line = self.shared.read_line(name, None).await.ok()?;
-        if line.split().1.len() + line.unread <= most {
+        if line.split().1.iter().filter(|waiter| waiter.arrival <= arrival).count() <= most {
             return None;
         }
         self.leave_queues(tried).await;
@@ -300,10 +324,11 @@ impl EtcdAttempt {
         let deadline = now.plus(Duration::from_millis(millis(life)));
         let early = |end: Time, at: Time| u64::try_from(end.since(at).as_millis()).unwrap_or(0);
         let cap_at = cap_bucket.map(|(cap, _)| now.plus(cap));
-        let cap = cap_bucket.map(|(cap, bucket)| (bucket.lease, early(bucket.end, now.plus(cap))));
+        let cap = cap_bucket.map(|(cap, bucket)| bucket.as_clock(now.plus(cap)));
         let wall = shared.wall_millis();
         let value = ContenderValue {
             cap,
+            sure: cap.map(|_| bucket.as_clock(deadline)),
             state: ContenderState::Held,
             early: early(bucket.end, deadline),
             at: wall,
@@ -324,6 +349,7 @@ impl EtcdAttempt {
             early: 0,
             delay: millis(self.claim.delay),
             cap: None,
+            sure: None,
             token: None,
             names: None,
             first: None,

@@ -12,7 +12,7 @@ use super::mirror::TurnOutcome;
 use super::plan::MAX_GUARDED;
 use super::queue_line::{QueueContender, QueueLine};
 use super::shared::EtcdShared;
-use super::values::{ContenderState, ContenderValue};
+use super::values::ContenderState;
 use crate::clock::Clock as _;
 use crate::engine::Mode;
 use crate::error::{Error, Refusal};
@@ -225,7 +225,7 @@ impl EtcdAttempt {
         TryOutcome::Done(Err(unavailable(self.text(), "the place in the queue was lost")))
     }
 
-    async fn end_wait(&self, tried: &AttemptTry, arrival: i64, outcome: TurnOutcome) -> TryOutcome {
+    pub(super) async fn end_wait(&self, tried: &AttemptTry, arrival: i64, outcome: TurnOutcome) -> TryOutcome {
         match outcome {
             TurnOutcome::Admitted { short } => self.promote(tried, arrival, short).await,
             TurnOutcome::Lost => self.place_lost(tried, arrival).await,
@@ -262,7 +262,7 @@ impl EtcdAttempt {
                         return self.place_lost(tried, arrival).await;
                     };
                     if first.mod_revision != arrival {
-                        return self.adopt(tried, first).await;
+                        return self.adopt(tried, first);
                     }
                     if reply.range(1).is_empty() {
                         tried.session.lost.cancel();
@@ -282,7 +282,12 @@ impl EtcdAttempt {
                         Err(failure) => failure,
                     }
                 }
-                Err(failure) => failure,
+                Err(failure) => {
+                    if matches!(failure, EtcdFailure::Unknown(_)) {
+                        tried.note_unanswered(terms);
+                    }
+                    failure
+                }
             };
             if let Some(outcome) = self.promote_later(tried, failure, give_up, &mut round).await {
                 return outcome;
@@ -307,7 +312,7 @@ impl EtcdAttempt {
         self.clean_up_later(tried);
         Some(match failure {
             EtcdFailure::Unknown(cause) => TryOutcome::Done(Err(indeterminate(self.text(), cause))),
-            other => TryOutcome::Done(Err(other.into_error(true, self.text()))),
+            other => TryOutcome::Done(Err(other.into_error(tried.has_unanswered(), self.text()))),
         })
     }
 
@@ -359,37 +364,6 @@ impl EtcdAttempt {
                 None
             }
         }
-    }
-
-    /// A first key that is not as it came: an earlier promotion, whose reply was lost, did it.
-    async fn adopt(&self, tried: &AttemptTry, first: &super::messages::StoredKey) -> TryOutcome {
-        let adopted = self.adopted_terms(tried, first).await;
-        match adopted {
-            Ok(terms) => self.granted(tried, &terms, first.mod_revision),
-            Err(failure) => self.failed(failure),
-        }
-    }
-
-    /// The terms of a lease of this process that etcd has, though its reply was lost.
-    pub(super) async fn adopted_terms(
-        &self,
-        tried: &AttemptTry,
-        first: &super::messages::StoredKey,
-    ) -> Result<HeldTerms, EtcdFailure> {
-        let value = ContenderValue::parse(&first.value, &first.key)?;
-        let deadline_of = |lower, early| super::queue_line::minus(lower, Duration::from_millis(early));
-        // These buckets were opened here, so their ends are known.
-        let deadline = deadline_of(self.shared.bounds(first.lease).await?.lower, value.early);
-        let cap_at = match value.cap {
-            None => None,
-            Some((lease, early)) => Some(deadline_of(self.shared.bounds(lease).await?.lower, early)),
-        };
-        let remaining = deadline.since(self.shared.clock.now());
-        let request = tried
-            .request
-            .clone()
-            .map(|value| (super::values::RequestValue { state: ContenderState::Held, ..value }, 0, Time::ZERO));
-        Ok(HeldTerms { value, bucket: first.lease, deadline, remaining, cap_at, request })
     }
 }
 

@@ -6,7 +6,9 @@
 //! # Laws
 //!
 //! 1. `end` is counted from before the request was sent: the real end is never sooner.
-//! 2. A bucket has at most [`MAX_KEYS`] keys: etcd deletes them in one step, and every write waits for it.
+//! 2. `latest_end` is never before the real end while etcd has the leader of `term`: a new leader gives each lease its whole
+//!    time anew. The term was known before the lease was asked for, so no election is missed.
+//! 3. A bucket has at most [`MAX_KEYS`] keys: etcd deletes them in one step, and every write waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +18,11 @@ use leasehold_core::Time;
 
 use super::failure::EtcdFailure;
 use super::members::CallKind;
-use super::messages::LeaseGrantCall;
+use super::messages::{LeaseGrantCall, term_of};
 use super::session::EtcdSession;
 use super::shared::EtcdShared;
-use crate::clock::Clock as _;
+use super::values::StoredCap;
+use crate::clock::{Clock as _, until};
 
 /// Keys that one bucket takes.
 const MAX_KEYS: usize = 1000;
@@ -28,12 +31,26 @@ const HALF_FULL: usize = MAX_KEYS / 2;
 /// The shortest span within which bucket ends are alike.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 
+/// How long a call waits for others that open a bucket before it.
+const MAX_WAIT_TO_OPEN: Duration = Duration::from_secs(4);
+const TOO_SLOW: &str = "etcd is too slow to grant a lease";
+
 /// One bucket, as a key is put into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TakenBucket {
     pub lease: i64,
     /// Never after the real end.
     pub end: Time,
+    pub latest_end: Time,
+    pub term: u64,
+}
+
+impl TakenBucket {
+    /// As a clock for other processes: what ends at this moment ends there a little before it at most, and never later.
+    pub fn as_clock(self, at: Time) -> StoredCap {
+        let early = u64::try_from(self.latest_end.since(at).as_millis()).unwrap_or(u64::MAX);
+        StoredCap { lease: self.lease, early: early.saturating_add(1), term: self.term }
+    }
 }
 
 struct OpenBucket {
@@ -111,26 +128,30 @@ impl EtcdSession {
             }
             return Ok(taken);
         }
-        let _one_at_a_time = self.buckets.opening.lock().await;
+        // Where etcd is silent, each of those before it takes seconds: nobody waits for all of them.
+        let turn = until(&clock, clock.now().plus(MAX_WAIT_TO_OPEN), self.buckets.opening.lock()).await;
+        let Some(_one_at_a_time) = turn else { return Err(EtcdFailure::NoEffect(TOO_SLOW.into())) };
         for _ in 0..3 {
             if let Some((taken, _)) = self.buckets.pick(life, keys, clock.now()) {
                 return Ok(taken);
             }
             self.open_bucket(shared, life).await?;
         }
-        Err(EtcdFailure::NoEffect("etcd is too slow to grant a lease".into()))
+        Err(EtcdFailure::NoEffect(TOO_SLOW.into()))
     }
 
     async fn open_bucket(&self, shared: &EtcdShared, life: Duration) -> Result<(), EtcdFailure> {
         let whole = life + window(life);
         let seconds = whole.as_secs() + u64::from(whole.subsec_nanos() > 0);
         let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let term = self.term.load(Ordering::SeqCst);
         let sent = shared.clock.now();
         // Not answered: etcd ends a bucket that nobody uses by itself.
         let reply = shared.members.call(LeaseGrantCall { ttl }, CallKind::Read).await?;
         let granted = Duration::from_secs(u64::try_from(reply.ttl).unwrap_or(0));
-        shared.lease_clocks.record_granted(reply.id, sent, shared.clock.now(), granted);
-        let taken = TakenBucket { lease: reply.id, end: sent.plus(granted) };
+        self.term.fetch_max(term_of(reply.header.as_ref()), Ordering::SeqCst);
+        let latest_end = shared.lease_clocks.record_granted(reply.id, sent, shared.clock.now(), granted);
+        let taken = TakenBucket { lease: reply.id, end: sent.plus(granted), latest_end, term };
         self.buckets.lock().push(OpenBucket { taken, keys: 0 });
         Ok(())
     }
@@ -143,7 +164,8 @@ mod tests {
     fn pool(ends: &[(i64, u64, usize)]) -> BucketPool {
         let pool = BucketPool::default();
         for (lease, end, keys) in ends {
-            let taken = TakenBucket { lease: *lease, end: Time::from_millis(*end) };
+            let end = Time::from_millis(*end);
+            let taken = TakenBucket { lease: *lease, end, latest_end: end, term: 1 };
             pool.lock().push(OpenBucket { taken, keys: *keys });
         }
         pool

@@ -3,16 +3,22 @@
 //! A network delays and repeats what it likes. These tests send what such a network would deliver.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use leasehold_core::Time;
 use leasehold_harness::etcd::EtcdCluster;
 
+use super::attempt::{EtcdAttempt, TryOutcome};
+use super::joining::AttemptCallers;
 use super::messages::{TxnCall, TxnPart, TxnReply};
+use super::mirror::TurnOutcome;
 use super::plan::{LeasePlan, PutLease, closed_value};
 use super::session::EtcdSession;
 use super::values::{ContenderState, ContenderValue, EndedValue, StoredEnd, layout_version};
 use super::{EtcdEngine, EtcdEngineOptions};
-use crate::engine::Mode;
 use crate::engine::consensus::lease_id::PublicId;
+use crate::engine::{Claim, Mode, Token, Want};
+use crate::error::Error;
 
 /// An engine on a member of its own, used for its connection and its session.
 struct LateCalls {
@@ -91,6 +97,7 @@ fn held() -> ContenderValue {
         early: 0,
         delay: 0,
         cap: None,
+        sure: None,
         token: None,
         names: None,
         first: None,
@@ -194,4 +201,48 @@ async fn a_lease_that_a_member_does_not_know_is_not_over() {
     // Where its key is gone, so is the lease.
     assert!(calls.release(&plan).await.0);
     assert_eq!(shared.lapse_if_over("seat", &contender).await, Ok(true));
+}
+
+/// Goal: a claim whose promotion was lost, and whose lease lapsed meanwhile into its delay, is granted nothing: the token would
+/// be that of the lapse. A promotion that was lost is found while the lease lives, with its own token.
+/// Method: the promotion is sent as its attempt would send it, once with a lapse after it; then the attempt sends its own.
+#[tokio::test]
+async fn a_lost_promotion_is_found_and_a_lapse_is_not_taken_for_one() {
+    let calls = LateCalls::open().await;
+    let shared = &calls.engine.shared;
+    for lapses in [false, true] {
+        let name = format!("seat {lapses}");
+        let claim = Claim {
+            delay: Duration::from_secs(60),
+            ..Claim::new(vec![Want::exclusive(name.as_str())], Duration::from_secs(30), "ada")
+        };
+        let callers = Arc::new(AttemptCallers::new(1));
+        let _caller = callers.join(Time::NEVER).expect("it waits");
+        let attempt = EtcdAttempt { shared: shared.clone(), claim, callers, request_key: None };
+        let tried = attempt.new_try(calls.session.clone());
+        let terms = attempt.held_terms(&tried).await.expect("etcd answers");
+        let TryOutcome::Waiting { arrival, .. } = attempt.line_up(&tried, &terms, Time::NEVER).await else {
+            panic!("it has a place")
+        };
+        let promotion = tried.plan.promote(&shared.layout, &calls.session.marker, arrival, &terms.put(), true);
+        let (promoted, written) = calls.send(promotion).await;
+        assert!(promoted);
+        tried.note_unanswered(terms.clone());
+        if lapses {
+            let plan = tried.plan.clone();
+            assert!(shared.lapse_lease(&plan, &terms.value, written, terms.deadline).await.expect("etcd answers"));
+        }
+        let outcome = attempt.end_wait(&tried, arrival, TurnOutcome::Admitted { short: true }).await;
+        match (lapses, outcome) {
+            (false, TryOutcome::Done(Ok(grant))) => {
+                assert_eq!(grant.token, Token::new(u64::try_from(written).unwrap_or(0)));
+                assert!(grant.remaining <= Duration::from_secs(30));
+            }
+            (true, TryOutcome::Done(Err(Error::Unavailable { .. }))) => {
+                assert!(calls.written(&tried.plan).await.is_some(), "it stays closed");
+            }
+            (_, TryOutcome::Done(other)) => panic!("{other:?}"),
+            _ => panic!("it is not decided"),
+        }
+    }
 }

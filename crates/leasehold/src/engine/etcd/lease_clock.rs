@@ -9,7 +9,9 @@
 //!    that was ever seen stays valid.
 //! 2. Bounds allow for clocks that differ in rate: by a part of the span that was told.
 //! 3. An answer of zero says nothing about the lower side: negative remainders are cut to zero too.
-//! 4. That there is no such lease says nothing about its end: keys that are attached to it go with it, so where one is
+//! 4. The lower bound is one of the real end, which a new leader or a slow grant moves away from the end that was granted. So
+//!    nobody is promised time by it.
+//! 5. That there is no such lease says nothing about its end: keys that are attached to it go with it, so where one is
 //!    still there, the answer was wrong.
 
 use std::collections::HashMap;
@@ -44,10 +46,11 @@ impl LeaseClocks {
         self.lock().get(&lease).copied()
     }
 
-    /// A lease that this process had granted.
-    pub fn record_granted(&self, lease: i64, sent: Time, received: Time, ttl: Duration) {
+    /// A lease that this process had granted. Returns its latest end under the leader that granted it.
+    pub fn record_granted(&self, lease: i64, sent: Time, received: Time, ttl: Duration) -> Time {
         let (lower, upper) = (sent.plus(ttl - ttl / RATE_PART), received.plus(ttl + ttl / RATE_PART));
         self.put(lease, EndBounds { lower, upper }, received);
+        upper
     }
 
     /// What etcd says of a lease: whole seconds. `true`: it was not known before.
@@ -74,7 +77,8 @@ impl LeaseClocks {
     }
 }
 
-fn read_answer(sent: Time, received: Time, seconds: u64) -> EndBounds {
+/// What one answer says of the end as it was at that moment. A later leader may move it, and a granted end may be sooner.
+pub(super) fn read_answer(sent: Time, received: Time, seconds: u64) -> EndBounds {
     let span = Duration::from_secs(seconds);
     let lower = if seconds == 0 { Time::ZERO } else { sent.plus(span - span / RATE_PART) };
     EndBounds { lower, upper: received.plus(span + span / RATE_PART + SECOND) }

@@ -225,7 +225,11 @@ impl EtcdMembers {
         if let Some(member) = self.current_channel() {
             return Ok(member);
         }
-        let _one_at_a_time = self.connecting.lock().await;
+        // Where members are silent, each of those before it takes seconds: nobody waits for all of them.
+        let turn = until(&self.clock, self.clock.now().plus(ELECTION_WAIT), self.connecting.lock()).await;
+        let Some(_one_at_a_time) = turn else {
+            return Err(EtcdFailure::NoEffect("no member of etcd can be reached in time".into()));
+        };
         let mut failure = EtcdFailure::NoEffect("the url names no member".into());
         for _ in 0..self.endpoints.len() {
             if let Some(member) = self.current_channel() {

@@ -42,6 +42,14 @@ pub(super) struct ReplyHeader {
     pub member_id: u64,
     #[prost(int64, tag = "3")]
     pub revision: i64,
+    /// Rises with each election.
+    #[prost(uint64, tag = "4")]
+    pub raft_term: u64,
+}
+
+/// The term that a reply tells; 0, which no leader has, where it tells none.
+pub(super) fn term_of(header: Option<&ReplyHeader>) -> u64 {
+    header.map_or(0, |header| header.raft_term)
 }
 
 /// `mvccpb.KeyValue`.
@@ -187,6 +195,8 @@ pub(super) struct LeaseGrantCall {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseGrantReply {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ReplyHeader>,
     #[prost(int64, tag = "2")]
     pub id: i64,
     /// What was granted, at least what was asked for.
@@ -471,6 +481,7 @@ mod tests {
         let reply = [&[0x0a, 8][..], &header, &[0x10, 1, 0x1a, 0]].concat();
         let reply = TxnReply::decode(reply.as_slice()).expect("a reply");
         assert_eq!((reply.revision(), reply.succeeded, reply.responses.len()), (42, true, 1));
+        assert_eq!(term_of(reply.header.as_ref()), 3);
         assert!(reply.range(0).is_empty() && reply.range(7).is_empty());
     }
 }

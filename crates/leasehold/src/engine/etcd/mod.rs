@@ -20,6 +20,17 @@
 //! The leader's, by etcd leases that are never prolonged. Between opening such a lease and using it, this machine's
 //! BOOTTIME, fenced by a session marker in every transaction that grants or renews. The wall clock is only shown.
 //!
+//! A machine whose BOOTTIME stands still while etcd's clock goes on (a virtual machine that is paused and not told; not one
+//! that is suspended, which BOOTTIME counts) is outside of the promise. A stop of more than six seconds is noticed. After a
+//! shorter one, other processes may end what is granted next, early by as much. Stops add up while one etcd lease is used for
+//! new grants: a second, or a sixteenth of the ttl. And who counts on a lease by a clock that stood still counts too long.
+//!
+//! Another process knows a deadline as an upper bound, which is enough to end a lease. What it promises an owner it counts from
+//! an end that it wrote itself: so a renewal, and the repeat of a request, move the lease to an etcd lease of its own. It knows
+//! `max_hold` by the leader's clock, a second early at most, as long as that leader leads. After an election only the process
+//! that wrote the lease last renews one with a `max_hold`; elsewhere that is Unavailable. Where the leader's machine is
+//! suspended without an election, as a single member on a laptop is, a `max_hold` is as much longer through other processes.
+//!
 //! # Token
 //!
 //! `token_base` (0) and the revision of the transaction that granted. Not of the one that lined up: `etcdctl lock` exports

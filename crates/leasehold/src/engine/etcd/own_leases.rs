@@ -169,6 +169,7 @@ mod tests {
             early: 0,
             delay: 0,
             cap: None,
+            sure: None,
             token: Some(1),
             names: None,
             first: None,

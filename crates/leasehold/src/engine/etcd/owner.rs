@@ -4,7 +4,9 @@
 //!
 //! 1. A renewal compares the revision that it saw. One that arrives late, after a newer one, has no effect: it would put
 //!    the key back into an earlier bucket.
-//! 2. An ending carries the name of the call that made it. A release that is sent again knows its own.
+//! 2. What is promised to an owner is counted from an end that this process wrote, never from what etcd says of another
+//!    process's bucket: a new leader moves that. A longest hold is known elsewhere only under the leader that it began under.
+//! 3. An ending carries the name of the call that made it. A release that is sent again knows its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +31,38 @@ use crate::error::{Error, Refusal};
 
 /// How long a call whose outcome is unknown is sent again.
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(4);
+const CAP_UNKNOWN: &str = "etcd has another leader than when this lease was granted, so only the process that wrote it last knows its longest hold";
 
 /// What a renewal changes.
 #[derive(Clone, Copy)]
 pub(super) enum LeaseChange<'a> {
     /// The end, by this ttl or the last one.
     Renew(Option<Duration>),
-    /// The label; end and bucket stay.
+    /// The label; the end stays.
     Relabel(&'a str),
+    /// Nothing. The end is one that this process knows from then on.
+    Keep,
+}
+
+/// A lease as a call finds it.
+struct FoundLease {
+    own: OwnLease,
+    /// This process wrote it last. Otherwise its deadline is an upper bound, and its cap a lower one.
+    is_own: bool,
+    /// The longest hold, if there is one, ends at `own.cap_at` or later.
+    cap_is_known: bool,
+}
+
+impl FoundLease {
+    /// How long it may be kept as it is: not shorter than its deadline, not beyond its cap. None: that cannot be told here.
+    fn kept_until(&self, now: Time) -> Option<Time> {
+        if self.is_own {
+            return Some(self.own.deadline);
+        }
+        // It was written before now, for a ttl at most.
+        let until = self.own.deadline.min(now.plus(Duration::from_millis(self.own.value.ttl)));
+        (self.cap_is_known && self.own.cap_at.is_none_or(|cap| until <= cap)).then_some(until)
+    }
 }
 
 /// The tries of one call.
@@ -110,13 +136,11 @@ impl EtcdShared {
         change: LeaseChange<'_>,
     ) -> Result<Result<Option<Renewal>, Refusal>, EtcdFailure> {
         let session = self.session().await?;
-        let own = match self.own.get(public) {
-            Some(own) => own,
-            None => match self.look_up(named, public).await? {
-                Ok(own) => own,
-                Err(refusal) => return Ok(Err(refusal)),
-            },
+        let found = match self.find_lease(named, public).await? {
+            Ok(found) => found,
+            Err(refusal) => return Ok(Err(refusal)),
         };
+        let own = &found.own;
         let over_at = self.own.over_at(public, own.written).unwrap_or(own.deadline);
         let now = self.clock.now();
         if own.value.state == ContenderState::Closed {
@@ -130,7 +154,19 @@ impl EtcdShared {
             // Its deadline is not after its cap. It is ended a moment later.
             return Ok(Err(Refusal::Stale));
         }
-        let changed = self.changed_lease(&session, &own, change).await?;
+        let until = found.kept_until(now);
+        match change {
+            LeaseChange::Renew(_) | LeaseChange::Relabel(_) if !found.cap_is_known => {
+                return Err(EtcdFailure::NoEffect(CAP_UNKNOWN.into()));
+            }
+            LeaseChange::Keep if until.is_none() => {
+                let renewable = own.cap_at.map_or(Duration::ZERO, |cap| cap.since(now));
+                let remaining = self.sure_remaining(&own.value).await?;
+                return Ok(Ok(Some(Renewal { remaining, renewable: Some(renewable) })));
+            }
+            _ => {}
+        }
+        let changed = self.changed_lease(&session, &found, change, until).await?;
         let put = PutLease {
             value: &changed.value,
             lease: changed.bucket,
@@ -139,7 +175,7 @@ impl EtcdShared {
         let reply = self.end_txn(own.plan.rewrite(&session.marker, own.written, &put), &changed.buckets()).await?;
         if reply.succeeded {
             let renewal = Renewal { remaining: changed.remaining, renewable: changed.renewable };
-            self.renewed(&session, own, changed, reply.revision());
+            self.renewed(&session, found.own, changed, reply.revision());
             return Ok(Ok(Some(renewal)));
         }
         if reply.range(2).is_empty() {
@@ -184,7 +220,33 @@ impl EtcdShared {
         Ok(())
     }
 
-    /// A lease that this process did not grant or renew last. Its deadline is an upper bound, its cap a lower one.
+    async fn find_lease(
+        self: &Arc<Self>,
+        named: &NamedLease,
+        public: PublicId,
+    ) -> Result<Result<FoundLease, Refusal>, EtcdFailure> {
+        if let Some(own) = self.own.get(public) {
+            return Ok(Ok(FoundLease { own, is_own: true, cap_is_known: true }));
+        }
+        let mut own = match self.look_up(named, public).await? {
+            Ok(own) => own,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if let Some(cap) = own.value.cap {
+            own.cap_at = self.earliest_cap(cap).await?;
+        }
+        let cap_is_known = own.value.cap.is_none() || own.cap_at.is_some();
+        Ok(Ok(FoundLease { own, is_own: false, cap_is_known }))
+    }
+
+    /// What is certainly left of a lease of another process that is too close to its cap to be written again.
+    async fn sure_remaining(&self, value: &ContenderValue) -> Result<Duration, EtcdFailure> {
+        let Some(sure) = value.sure else { return Ok(Duration::ZERO) };
+        let until = self.earliest_cap(sure).await?;
+        Ok(until.map_or(Duration::ZERO, |until| until.since(self.clock.now())))
+    }
+
+    /// A lease that this process did not grant or renew last. Its deadline is an upper bound; its cap is not looked for.
     async fn look_up(
         self: &Arc<Self>,
         named: &NamedLease,
@@ -213,66 +275,68 @@ impl EtcdShared {
                 Some(kv) => Some((RequestValue::parse(&kv.value, &kv.key)?, Time::ZERO)),
             },
         };
-        let cap_at = match value.cap {
-            None => None,
-            Some((lease, early)) => Some(match self.bounds(lease).await {
-                // The cap is over: its etcd lease has no key that would say otherwise.
-                Err(EtcdFailure::LeaseGone) => self.clock.now(),
-                bounds => minus(bounds?.lower, Duration::from_millis(early)),
-            }),
-        };
         let upper = self.bounds(kv.lease).await?.upper;
         let deadline = minus(upper, Duration::from_millis(value.early));
         let plan = LeasePlan::new(&self.layout, public, stored_wants(&named.first, &value), request_key);
         let value = ContenderValue { token: Some(token.get()), ..value };
         let (plan, written, bucket) = (Arc::new(plan), kv.mod_revision, kv.lease);
         let life = deadline.since(self.clock.now());
-        Ok(Ok(OwnLease { plan, value, deadline, life, written, bucket, cap_at, request }))
+        Ok(Ok(OwnLease { plan, value, deadline, life, written, bucket, cap_at: None, request }))
     }
 
-    /// The lease as it is after a change.
+    /// The lease as it is after a change. `until`: its end, where that stays.
     async fn changed_lease(
         self: &Arc<Self>,
         session: &Arc<EtcdSession>,
-        own: &OwnLease,
+        found: &FoundLease,
         change: LeaseChange<'_>,
+        until: Option<Time>,
     ) -> Result<ChangedLease, EtcdFailure> {
+        let own = &found.own;
         let mut value = own.value.clone();
-        let now = self.clock.now();
-        let ttl = match change {
-            LeaseChange::Relabel(holder) => {
-                value.holder = holder.to_owned();
-                let remaining = own.deadline.since(now);
-                return Ok(ChangedLease {
-                    value,
-                    bucket: own.bucket,
-                    deadline: own.deadline,
-                    remaining,
-                    renewable: own.cap_at.map(|cap| cap.since(now)),
-                    request: own.request.clone(),
-                    request_bucket: None,
-                });
-            }
-            LeaseChange::Renew(None) => Duration::from_millis(value.ttl),
-            LeaseChange::Renew(Some(ttl)) => ttl,
+        if let LeaseChange::Relabel(holder) = change {
+            value.holder = holder.to_owned();
+        }
+        let renewed = match change {
+            LeaseChange::Renew(ttl) => Some(ttl.unwrap_or(Duration::from_millis(value.ttl))),
+            LeaseChange::Relabel(_) | LeaseChange::Keep => None,
         };
-        value.ttl = crate::engine::from_book::millis(ttl);
-        let within_cap = |now: Time| own.cap_at.map_or(ttl, |cap| ttl.min(cap.since(now)));
+        let now = self.clock.now();
+        let renewable = |now| own.cap_at.map(|cap| cap.since(now));
+        if renewed.is_none() && (found.is_own || until.is_none()) {
+            return Ok(ChangedLease {
+                value,
+                bucket: own.bucket,
+                deadline: own.deadline,
+                is_exact: found.is_own,
+                remaining: own.deadline.since(now),
+                renewable: renewable(now),
+                request: own.request.clone(),
+                request_bucket: None,
+            });
+        }
+        let left = |now: Time| match (renewed, until) {
+            (Some(ttl), _) => own.cap_at.map_or(ttl, |cap| ttl.min(cap.since(now))),
+            (None, until) => until.map_or(Duration::ZERO, |until| until.since(now)),
+        };
         let delay = Duration::from_millis(value.delay);
-        let taken = session.take_bucket(self, with_margin(within_cap(now) + delay), own.plan.wants.len()).await?;
+        let taken = session.take_bucket(self, with_margin(left(now) + delay), own.plan.wants.len()).await?;
         // Counted from here on: opening a bucket may have taken a while.
         let now = self.clock.now();
-        let remaining = within_cap(now);
+        let remaining = left(now);
         let deadline = now.plus(remaining);
         value.early = u64::try_from(taken.end.since(deadline).as_millis()).unwrap_or(0);
-        value.renewed = self.wall_millis();
-        let renewable = own.cap_at.map(|cap| cap.since(now));
+        value.sure = value.cap.map(|_| taken.as_clock(deadline));
+        if let Some(ttl) = renewed {
+            (value.ttl, value.renewed) = (crate::engine::from_book::millis(ttl), self.wall_millis());
+        }
         let mut changed = ChangedLease {
             value,
             bucket: taken.lease,
             deadline,
+            is_exact: true,
             remaining,
-            renewable,
+            renewable: renewable(now),
             request: own.request.clone(),
             request_bucket: None,
         };
@@ -290,6 +354,11 @@ impl EtcdShared {
     fn renewed(&self, session: &EtcdSession, own: OwnLease, changed: ChangedLease, revision: i64) {
         if own.bucket != changed.bucket {
             session.buckets.give_back(own.bucket, own.plan.wants.len());
+        }
+        if !changed.is_exact {
+            // What is not known exactly is looked up again.
+            self.own.remove(own.plan.public, own.written);
+            return;
         }
         self.own.put(OwnLease {
             plan: own.plan,
@@ -412,6 +481,8 @@ struct ChangedLease {
     value: ContenderValue,
     bucket: i64,
     deadline: Time,
+    /// Otherwise the deadline is an upper bound.
+    is_exact: bool,
     remaining: Duration,
     renewable: Option<Duration>,
     request: Option<(RequestValue, Time)>,

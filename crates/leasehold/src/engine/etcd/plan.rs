@@ -343,6 +343,7 @@ mod tests {
             early: 2,
             delay: 0,
             cap: None,
+            sure: None,
             token: None,
             names: None,
             first: None,

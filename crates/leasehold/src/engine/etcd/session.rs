@@ -1,8 +1,10 @@
 //! The session of this process: the one etcd lease that is kept alive, and the marker that lives with it.
 //!
-//! Every transaction that grants or renews demands the marker. A process whose machine was frozen with its clocks stopped,
-//! longer than the session lives, so finds out before it puts a key into a bucket that is older than it thinks. Shorter
-//! freezes are inside [`MARGIN`]. Nothing that was granted hangs on the session: losing it costs the place in a queue.
+//! Every transaction that grants or renews demands the marker. A process whose machine stood still with its clocks, longer
+//! than the session lives, so finds out before it puts a key into a bucket that ends sooner than it thinks. A shorter stop is
+//! not noticed. [`MARGIN`] keeps the key until the deadline all the same, but other processes count that deadline from the
+//! bucket's end, and may end the lease early by as much. Such clocks are outside of the promise: `# Clock` of the engine.
+//! Nothing that was granted hangs on the session: losing it costs the place in a queue.
 //!
 //! # Laws
 //!
@@ -10,7 +12,7 @@
 //!    put together before the session was lost cannot pass afterwards.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -19,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::buckets::BucketPool;
 use super::failure::EtcdFailure;
 use super::members::CallKind;
-use super::messages::{LeaseGrantCall, LeaseRevokeCall, TxnCall, TxnPart};
+use super::messages::{LeaseGrantCall, LeaseRevokeCall, TxnCall, TxnPart, term_of};
 use super::shared::EtcdShared;
 use crate::clock::{Clock as _, until};
 use crate::engine::consensus::lease_id::draw_bytes;
@@ -27,7 +29,7 @@ use crate::engine::consensus::lease_id::draw_bytes;
 /// The life of a session without a keepalive.
 const SESSION_TTL: Duration = Duration::from_secs(6);
 const KEEPALIVE_EVERY: Duration = Duration::from_millis(1500);
-/// How much longer a key lives than its lease needs: the longest freeze that the marker cannot show, and a little.
+/// How much longer a key lives than its lease needs: the longest stop of the clocks that the marker cannot show, and a little.
 const MARGIN: Duration = Duration::from_secs(SESSION_TTL.as_secs() + 2);
 /// Clocks of two machines differ in rate by up to this part of a span; one may be fast and the other slow.
 const RATE_PART: u32 = 1000;
@@ -47,6 +49,8 @@ pub(super) struct EtcdSession {
     pub lease: i64,
     pub marker: Vec<u8>,
     pub buckets: BucketPool,
+    /// Of the newest leader that etcd told of.
+    pub term: AtomicU64,
     /// It is over, as etcd said or a missing marker showed.
     pub lost: CancellationToken,
 }
@@ -96,9 +100,10 @@ impl EtcdShared {
         let put = TxnPart::put(marker.clone(), value.into_bytes(), lease);
         // Putting it twice is putting it once.
         let put = TxnCall { success: vec![put], ..TxnCall::default() };
-        self.members.call(put, CallKind::Read).await?;
+        let reply = self.members.call(put, CallKind::Read).await?;
+        let term = AtomicU64::new(term_of(reply.header.as_ref()));
         let lost = CancellationToken::new();
-        let session = EtcdSession { lease, marker, buckets: BucketPool::default(), lost };
+        let session = EtcdSession { lease, marker, buckets: BucketPool::default(), term, lost };
         self.sessions.current.send_replace(Some(Arc::new(session)));
         Ok(())
     }

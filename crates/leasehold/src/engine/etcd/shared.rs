@@ -12,14 +12,16 @@ use tokio_util::task::TaskTracker;
 use super::failure::{CLOSED, EtcdFailure, unavailable};
 use super::joining::RequestTable;
 use super::keys::KeyLayout;
-use super::lease_clock::{EndBounds, LeaseClocks};
+use super::lease_clock::{EndBounds, LeaseClocks, read_answer};
 use super::members::{CallKind, EtcdMembers};
-use super::messages::{LeaseTimeToLiveCall, RangeCall, StoredKey, TxnCall, TxnReply};
+use super::messages::{LeaseTimeToLiveCall, RangeCall, StoredKey, TxnCall, TxnReply, term_of};
 use super::mirror::QueueMirrors;
 use super::options::EtcdEngineOptions;
 use super::own_leases::OwnLeases;
+use super::queue_line::minus;
 use super::session::SessionKeeper;
 use super::shared_looks::SharedLooks;
+use super::values::StoredCap;
 use crate::clock::{Clock as _, SystemClock, wall_micros};
 use crate::engine::Token;
 use crate::engine::consensus::ended::{REMEMBERED_ENDINGS, RememberedEndings};
@@ -33,6 +35,9 @@ const SEEN_HELD_FOR: Duration = Duration::from_secs(1);
 const MAX_SEEN_HELD: usize = 10_000;
 /// What a new leader may add to the time of a lease: it spreads many that would end at once.
 const MAX_ADDED_SECONDS: i64 = 3600;
+/// Acquires of unknown outcome that are cleaned up at once. From here on a new one is turned away before anything is sent;
+/// those that are under way then come on top.
+const MAX_CLEANUPS: usize = 512;
 /// The first pause before a retry, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -62,6 +67,8 @@ pub(super) struct EtcdShared {
     pub tasks: TaskTracker,
     /// Timers and mirrors.
     background: TaskTracker,
+    /// Of these, those that clean up.
+    cleanups: TaskTracker,
     runtime: Handle,
 }
 
@@ -84,6 +91,7 @@ impl EtcdShared {
             stopped: CancellationToken::new(),
             tasks: TaskTracker::new(),
             background: TaskTracker::new(),
+            cleanups: TaskTracker::new(),
             runtime,
         })
     }
@@ -103,6 +111,21 @@ impl EtcdShared {
             }
         };
         self.background.spawn_on(until_stopped, &self.runtime);
+    }
+
+    /// Spawns a task that cleans up after an acquire of unknown outcome.
+    pub fn spawn_cleanup(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_background(self.cleanups.track_future(task));
+    }
+
+    /// The same for what an acquire does itself before it gives up: its caller may be gone by then.
+    pub fn count_as_cleanup<F: Future>(&self, work: F) -> impl Future<Output = F::Output> {
+        self.cleanups.track_future(work)
+    }
+
+    /// Whether so much is left to be cleaned up that no acquire may add to it.
+    pub fn is_behind(&self) -> bool {
+        self.cleanups.len() >= MAX_CLEANUPS
     }
 
     /// Spawns the task that ends the session when the engine stops.
@@ -165,17 +188,36 @@ impl EtcdShared {
     /// Asks about an etcd lease. `false`: etcd says that there is none, which bounds nothing.
     pub async fn probe(&self, lease: i64) -> Result<bool, EtcdFailure> {
         let sent = self.clock.now();
+        let Some(seconds) = self.read_time_to_live(lease).await? else { return Ok(false) };
+        self.lease_clocks.record_answer(lease, sent, self.clock.now(), seconds);
+        Ok(true)
+    }
+
+    /// Whole seconds that an etcd lease has left. None: etcd says that there is none.
+    async fn read_time_to_live(&self, lease: i64) -> Result<Option<u64>, EtcdFailure> {
         let reply = match self.members.call(LeaseTimeToLiveCall { id: lease }, CallKind::Read).await {
             Ok(reply) if reply.ttl >= 0 => reply,
-            Ok(_) | Err(EtcdFailure::LeaseGone) => return Ok(false),
+            Ok(_) | Err(EtcdFailure::LeaseGone) => return Ok(None),
             Err(other) => return Err(other),
         };
         // A leader adds a little when it begins. Before it does, its leases have no end: 292 years are no answer.
         if reply.ttl > reply.granted_ttl.saturating_add(MAX_ADDED_SECONDS) {
             return Err(EtcdFailure::NoEffect("the leader of etcd does not know yet when leases end".into()));
         }
-        self.lease_clocks.record_answer(lease, sent, self.clock.now(), reply.ttl.unsigned_abs());
-        Ok(true)
+        Ok(Some(reply.ttl.unsigned_abs()))
+    }
+
+    /// When a longest hold is over that another process began: at this moment or a little later. None: etcd has had another
+    /// leader since, which gave the etcd lease its whole time anew. Nothing tells then how much of it had passed.
+    pub async fn earliest_cap(&self, cap: StoredCap) -> Result<Option<Time>, EtcdFailure> {
+        let sent = self.clock.now();
+        // No key hangs on it that would say otherwise when there is no such lease.
+        let Some(seconds) = self.read_time_to_live(cap.lease).await? else { return Ok(Some(sent)) };
+        let bounds = read_answer(sent, self.clock.now(), seconds);
+        // Asked afterwards, and not of a member that lags behind: an election before the answer shows.
+        let now = self.members.call(RangeCall::one(self.layout.marker("")), CallKind::Read).await?;
+        let same_leader = cap.term != 0 && cap.term == term_of(now.header.as_ref());
+        Ok(same_leader.then(|| minus(bounds.lower, Duration::from_millis(cap.early))))
     }
 
     /// Asks at the moments that tell most.

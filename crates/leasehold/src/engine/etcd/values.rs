@@ -71,9 +71,12 @@ pub(super) struct ContenderValue {
     pub early: u64,
     /// How long the resource stays closed after a lapse, in milliseconds.
     pub delay: u64,
-    /// An etcd lease that serves as a clock for `max_hold`, and how long before its end the cap is.
+    /// When `max_hold` is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cap: Option<(i64, u64)>,
+    pub cap: Option<StoredCap>,
+    /// The same for the deadline. Only with a `max_hold`: without one, another process sets a deadline of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sure: Option<StoredCap>,
     /// Absent in the write that grants: then the token is that write's revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
@@ -91,6 +94,16 @@ pub(super) struct ContenderValue {
     /// When the deadline was set.
     #[serde(default)]
     pub renewed: i64,
+}
+
+/// An etcd lease that tells when the longest hold is over. No key of ours hangs on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct StoredCap {
+    pub lease: i64,
+    /// How long before the end of that lease, at the most.
+    pub early: u64,
+    /// The term of the leader for which this holds: a new one moves the end.
+    pub term: u64,
 }
 
 impl ContenderValue {
@@ -223,6 +236,7 @@ mod tests {
             early: 8700,
             delay: 0,
             cap: None,
+            sure: None,
             token: None,
             names: None,
             first: None,
@@ -234,7 +248,10 @@ mod tests {
         assert_eq!(String::from_utf8(value.to_bytes()).unwrap(), text);
         assert_eq!(ContenderValue::parse(text.as_bytes(), b"k"), Ok(value.clone()));
         let names = Some(vec![("a".to_owned(), Mode::Shared.into()), ("b".to_owned(), Mode::Exclusive.into())]);
-        let several = ContenderValue { names, token: Some(9), cap: Some((5, 6)), ..value };
+        let several =
+            ContenderValue { names, token: Some(9), cap: Some(StoredCap { lease: 5, early: 6, term: 2 }), ..value };
+        let cap = r#""cap":{"lease":5,"early":6,"term":2}"#;
+        assert!(String::from_utf8(several.to_bytes()).unwrap().contains(cap));
         assert_eq!(ContenderValue::parse(&several.to_bytes(), b"k"), Ok(several.clone()));
         assert!(several.is_several());
         let odd = ContenderValue::parse(b"what?", b"a/x\xff");
