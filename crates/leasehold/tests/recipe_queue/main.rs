@@ -1,6 +1,7 @@
 //! Queues on real PostgreSQL and SQLite: what they do, what they refuse, and what they keep under faults.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // real servers live in real time
 
+mod cuts;
 mod judge;
 mod locked;
 mod planted;

@@ -27,7 +27,7 @@ impl Chance {
     }
 }
 
-/// Starts a worker of this kind: `library` or `hand`, plain, `-keyed` or `-deduped`; `sqlite`, `sqlite-hand`.
+/// Starts a worker of this kind: `library` or `hand`, plain, `-keyed` or `-deduped`; `sqlite`, `sqlite-hand`; `cut`.
 pub fn start(kind: &str, url: &str, name: &str, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker::worker_process", "--ignored", "--nocapture"])
@@ -58,6 +58,7 @@ fn worker_process() {
             "library-deduped" => work_deduped_by_library(&url, &name).await,
             "sqlite" => tokio::join!(work_by_library(&url, "plain", &name), work_by_library(&url, "keyed", &name)).0,
             "sqlite-hand" => work_by_calls(&url, &name, chance).await,
+            "cut" => crate::cuts::work_until_killed(&url, &name).await,
             hand => work_by_hand(&url, &name, chance, hand).await,
         }
     });
