@@ -211,6 +211,21 @@ fn a_stopped_run_does_not_keep_the_command_past_the_lease() {
     site.ask(&["release", text(&other, "lease_id")]).with_code(0);
 }
 
+/// Goal: no moment between the start of the command and the first look at it leaves the command without an end.
+/// Method: the command itself stops `run` with its first act, several times at once, so that the moments differ.
+#[test]
+fn a_command_that_stops_its_run_at_once_ends_before_the_lease() {
+    let script = format!("kill -STOP $PPID; {STUBBORN}");
+    let sites: Vec<Site> = (0..8).map(|_| Site::new()).collect();
+    let running: Vec<Running> = sites.iter().map(|site| Running::start(site, &SHORT, &script)).collect();
+    for (site, running) in sites.iter().zip(running) {
+        site.acquire(&["job", "--wait", "60s"]);
+        assert!(running.is_dead(), "granted to another while the command still ran");
+        signal(running.pid(), Signal::CONT);
+        running.end().with_code(6);
+    }
+}
+
 /// Goal: the longest time it may be held ends the command in time, whatever it does.
 #[test]
 fn the_cap_ends_the_command() {

@@ -171,7 +171,7 @@ impl OnceArgs {
     }
 
     fn start_command(&self, first: &First, has_input: bool) -> anyhow::Result<(Child, RunningGroup)> {
-        let guard = Guard::start("once")?;
+        let guard = Guard::start("once", None)?;
         let (program, arguments) = self.command.split_first().context("there is a command")?;
         let mut command = Command::new(program);
         command.args(arguments).stdout(Stdio::piped()).env_remove(API_KEY_VARIABLE);

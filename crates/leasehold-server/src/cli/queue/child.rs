@@ -51,7 +51,9 @@ impl JobCommand {
     /// Runs the command for one job.
     pub async fn run<T>(&self, job: &Delivery<T>) -> Result<(), Nack> {
         let cannot = |error: &dyn std::fmt::Display| Nack::later(format!("the command cannot be started: {error}"));
-        let guard = Guard::start("queue work").map_err(|error| cannot(&error))?;
+        let (now, left) = (target::system_clock().now(), job.remaining());
+        let guard =
+            Guard::start("queue work", Some(before_end(now, left, left / 16))).map_err(|error| cannot(&error))?;
         let (program, arguments) = self.command.split_first().ok_or_else(|| Nack::later("there is no command"))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).env_remove(API_KEY_VARIABLE).env_remove("LEASEHOLD_JOB_KEY");

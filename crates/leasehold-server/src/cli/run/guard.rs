@@ -82,9 +82,15 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard. `command`: the command of ours that it outlives, for people.
-    pub fn start(command: &str) -> anyhow::Result<Self> {
-        Self::spawn(command).context("start the guard process beside the command")
+    /// Starts the guard. `command`: the command of ours that it outlives, for people. `kill_at`: when it kills the group, unless
+    /// it is told another time. It knows that before there is a group, or a stop of `run` in between would leave the command
+    /// without an end.
+    pub fn start(command: &str, kill_at: Option<Time>) -> anyhow::Result<Self> {
+        let guard = Self::spawn(command).context("start the guard process beside the command")?;
+        if let Some(at) = kill_at {
+            guard.kill_at(at);
+        }
+        Ok(guard)
     }
 
     fn spawn(command: &str) -> io::Result<Self> {
@@ -133,6 +139,7 @@ pub fn run_guard(command: &str) -> anyhow::Result<u8> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .context("create the timer of the guard")?;
     let mut group = None;
+    let mut is_late = false;
     loop {
         match next_event(&timer).context("listen to run")? {
             GuardEvent::Message(GuardMessage::Group(pid)) => group = u32::try_from(pid).ok().and_then(Group::led_by),
@@ -140,16 +147,18 @@ pub fn run_guard(command: &str) -> anyhow::Result<u8> {
                 set_timer(&timer, at).context("set the timer of the guard")?
             }
             GuardEvent::Message(GuardMessage::Done) => return Ok(exit::DONE),
-            GuardEvent::Time => {
-                kill_group(group);
-                output::say(format!("{command} was stopped for too long: what it ran was killed"));
-                return Ok(exit::LOST);
-            }
+            GuardEvent::Time => is_late = true,
             GuardEvent::Silence => {
                 kill_group(group);
                 output::say(format!("{command} ended without a word: what it ran was killed"));
                 return Ok(exit::LOST);
             }
+        }
+        // Without a group there is nothing to kill yet: the command may be just about to start.
+        if is_late && group.is_some() {
+            kill_group(group);
+            output::say(format!("{command} was stopped for too long: what it ran was killed"));
+            return Ok(exit::LOST);
         }
     }
 }

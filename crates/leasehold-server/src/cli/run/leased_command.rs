@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
 use leasehold::fence::FenceSetting;
 use leasehold::recipe::LeaseKind as _;
 pub use leasehold::recipe::StrongestLease as RunLease;
@@ -133,7 +135,10 @@ impl<'a> LeasedCommand<'a> {
         lease: &RunLease,
         signals: &mut Signals,
     ) -> anyhow::Result<(RunOutcome, Option<Guard>)> {
-        let guard = Guard::start(self.ours)?;
+        let clock = target::system_clock();
+        let valid_until = clock.now().plus(lease.remaining());
+        let guard = Guard::start(self.ours, Some(self.plan.guard_at(valid_until)))?;
+        let children = signal(SignalKind::child()).context("listen to the command")?;
         let terminal = if self.output.is_some() { None } else { Terminal::in_foreground() };
         let to_guard = guard.for_child().context("share the pipe of the guard")?;
         let mut environment = vec![
@@ -154,10 +159,9 @@ impl<'a> LeasedCommand<'a> {
         };
         let group = child.id().and_then(Group::led_by).context("learn the pid of the command")?;
         let has_terminal = terminal.is_some();
-        let clock = target::system_clock();
         let supervisor =
-            Supervisor { lease, plan: self.plan, clock, child, group, guard: &guard, signals, has_terminal };
-        let ending = supervisor.watch().await.context("watch the command")?;
+            Supervisor { lease, plan: self.plan, clock, child, group, guard: &guard, signals, children, has_terminal };
+        let ending = supervisor.watch().await;
         // A group that could not be killed keeps its guard, which tries again when we are gone.
         Ok(if ending.gone { (ending, Some(guard)) } else { (ending, None) })
     }

@@ -7,6 +7,7 @@
 //!    was disturbed.
 //! 3. The lease is not released while part of the command runs: the rest of its group is ended first.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use leasehold::clock::Clock;
 use leasehold::{Lease, Time};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::process::Child;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::group::Group;
 use super::guard::Guard;
@@ -51,6 +51,8 @@ pub struct Supervisor<'a> {
     pub group: Group,
     pub guard: &'a Guard,
     pub signals: &'a mut Signals,
+    /// SIGCHLD: the command may have been suspended.
+    pub children: tokio::signal::unix::Signal,
     /// Whether the command owns the terminal, and so can get Ctrl-Z.
     pub has_terminal: bool,
 }
@@ -65,8 +67,7 @@ struct Stopping {
 
 impl Supervisor<'_> {
     /// Watches until no process is left, or the rest cannot be killed.
-    pub async fn watch(mut self) -> std::io::Result<RunOutcome> {
-        let mut children = signal(SignalKind::child())?;
+    pub async fn watch(mut self) -> RunOutcome {
         let mut valid_until = self.clock.now().plus(self.lease.remaining());
         let mut status = None;
         let mut lost = false;
@@ -85,7 +86,7 @@ impl Supervisor<'_> {
             if status.is_some() && self.group.is_gone() {
                 // After this moment the guard may have killed it, while this process was stopped.
                 let in_time = self.lease.is_live() && now < self.plan.guard_at(valid_until);
-                return Ok(RunOutcome { status, lost: lost || !in_time, gone: true, asked_to_end });
+                return RunOutcome { status, lost: lost || !in_time, gone: true, asked_to_end };
             }
             if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
                 lost = true;
@@ -102,22 +103,31 @@ impl Supervisor<'_> {
                     stopping.killed_at = Some(now);
                 }
                 if stopping.killed_at.is_some_and(|at| now >= at.plus(KILL_TIMEOUT)) {
-                    return Ok(RunOutcome { status, lost, gone: false, asked_to_end });
+                    return RunOutcome { status, lost, gone: false, asked_to_end };
                 }
             }
             let wake = self.next_check(now, valid_until, status.is_some(), stopping.as_ref());
             tokio::select! {
                 biased;
-                ended = self.child.wait(), if status.is_none() => status = Some(ended?),
+                ended = self.child.wait(), if status.is_none() => status = Some(self.ended_or_killed(ended)),
                 _ = self.lease.lost(), if !lost => {}
                 signal = self.signals.next() => {
                     asked_to_end = true;
                     self.group.send_signal(signal);
                 }
-                _ = children.recv(), if self.has_terminal => {}
+                _ = self.children.recv(), if self.has_terminal => {}
                 () = self.clock.sleep_until(wake) => {}
             }
         }
+    }
+
+    /// How the command ended. If the system does not tell, it is killed: the lease must not go before the command.
+    fn ended_or_killed(&self, ended: std::io::Result<ExitStatus>) -> ExitStatus {
+        ended.unwrap_or_else(|error| {
+            output::say(format!("the command cannot be watched, and is killed: {error}"));
+            self.group.send_signal(Signal::KILL);
+            ExitStatus::from_raw(Signal::KILL.as_raw())
+        })
     }
 
     /// Sends TERM to the group. A group that got it before keeps its deadline.
