@@ -114,8 +114,7 @@ fn parse_arguments<'a>(words: &[&'a str]) -> Result<(&'a str, usize), String> {
 
 impl Cluster {
     fn start(kind: &str, count: usize) -> std::io::Result<Self> {
-        let memory = std::path::Path::new("/dev/shm");
-        let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let root = leasehold_harness::root_of_tests();
         // Alone, a server has no peers to be cut off from.
         let partitions = count > 1;
         let servers = match kind {
@@ -128,7 +127,7 @@ impl Cluster {
                 Servers::Zookeeper(ZookeeperEnsemble::try_start_with(settings)?)
             }
             "redis" => Servers::Redis(RedisServer::try_start(&root, DURABLE, None)?),
-            _ => Servers::Postgres(postgres::Cluster::try_start(&std::env::temp_dir(), &[])?),
+            _ => Servers::Postgres(postgres::Cluster::try_start(&root, &[])?),
         };
         Ok(Self { servers, states: vec![ServerState::default(); count] })
     }

@@ -29,6 +29,7 @@ mod zookeeper_snapshot;
 use std::io;
 use std::net::TcpListener;
 
+pub use process::root_of_tests;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process, set_parent_process_death_signal};
 

@@ -153,10 +153,14 @@ pub(crate) fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// In memory where there is such a place: a process that is killed leaves its files there too.
-pub(crate) fn root_of_tests() -> PathBuf {
+/// Room for the files of several servers at once. A container may have 64 MiB of such memory.
+const ROOM_IN_MEMORY: u64 = 2 << 30;
+
+/// In memory where there is room: a process that is killed leaves its files there too.
+pub fn root_of_tests() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+    let room = rustix::fs::statvfs(memory).map_or(0, |place| place.f_bavail.saturating_mul(place.f_frsize));
+    if room >= ROOM_IN_MEMORY { memory.to_owned() } else { std::env::temp_dir() }
 }
 
 /// A test cannot go on without its server.

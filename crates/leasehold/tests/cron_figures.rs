@@ -35,7 +35,7 @@ impl Server {
     fn find() -> Self {
         match std::env::var("LEASEHOLD_CRON_URL") {
             Ok(url) => Self::Running { url, pid: std::env::var("LEASEHOLD_CRON_PID").unwrap().parse().unwrap() },
-            Err(_) => Self::Postgres(Cluster::start(&[])),
+            Err(_) => Self::Postgres(Cluster::start_on_disk(&[])),
         }
     }
 

@@ -93,7 +93,7 @@ fn run_pgbench(url: &str, script: &std::path::Path, first_token: u64) -> f64 {
 #[tokio::test]
 #[ignore = "a measurement for a quiet machine"]
 async fn what_a_fence_costs_an_update() {
-    let cluster = Cluster::start(&["max_connections=60", "shared_buffers=256MB"]);
+    let cluster = Cluster::start_on_disk(&["max_connections=60", "shared_buffers=256MB"]);
     let database = prepare(&cluster).await;
     let url = cluster.url(&database);
     let dir = tempfile::tempdir().unwrap();

@@ -58,7 +58,7 @@ fn run_pgbench(url: &str, script: &Path) -> f64 {
 #[tokio::test]
 #[ignore = "a measurement for a quiet machine"]
 async fn what_once_costs_beside_the_bare_flow() {
-    let cluster = Cluster::start(&["max_connections=60", "shared_buffers=256MB"]);
+    let cluster = Cluster::start_on_disk(&["max_connections=60", "shared_buffers=256MB"]);
     let database = cluster.database().await;
     let url = cluster.url(&database);
     Store::open(&url).await.unwrap().close().await;

@@ -14,7 +14,7 @@ use leasehold_harness::postgres::Cluster;
 const SLACK: Duration = Duration::from_millis(400);
 
 /// Most laws wait for time to pass.
-const LAWS_AT_ONCE: usize = 6;
+const LAWS_AT_ONCE: usize = 12;
 
 /// One server for all laws. It ends with this process.
 fn cluster() -> &'static Cluster {

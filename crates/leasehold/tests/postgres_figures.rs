@@ -96,7 +96,7 @@ async fn bare_clients(cluster: &Cluster, database: &str, callers: usize) -> Vec<
 async fn figures() {
     let asked = std::env::var("LEASEHOLD_POSTGRES_SETTINGS").unwrap_or_default();
     let settings: Vec<&str> = ["max_connections=300"].into_iter().chain(asked.split_whitespace()).collect();
-    let cluster = Cluster::start(&settings);
+    let cluster = Cluster::start_on_disk(&settings);
     for callers in CALLERS {
         compare_pairs(&cluster, callers).await;
     }

@@ -126,7 +126,7 @@ async fn prepare(cluster: &Cluster) -> (String, Client) {
 }
 
 fn start_server() -> Cluster {
-    Cluster::start(&["max_connections=60", "shared_buffers=512MB", "max_wal_size=4GB"])
+    Cluster::start_on_disk(&["max_connections=60", "shared_buffers=512MB", "max_wal_size=4GB"])
 }
 
 fn print_ratios(what: &str, mut ratios: Vec<f64>) {

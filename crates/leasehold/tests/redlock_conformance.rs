@@ -14,7 +14,7 @@ use leasehold_harness::redlock::RedisNodes;
 /// How far an answer may be off on a busy machine with dozens of servers. It covers the drift of the leases that laws take.
 const SLACK: Duration = Duration::from_millis(150);
 /// Laws mostly sleep, so several run at once, each with five servers of its own.
-const LAWS_AT_ONCE: usize = 6;
+const LAWS_AT_ONCE: usize = 12;
 
 /// Laws that cannot hold here, and why. Those that need shared leases or permits leave themselves out.
 const NOT_FOR_REDLOCK: [&str; 1] = [
