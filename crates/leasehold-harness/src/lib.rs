@@ -49,6 +49,13 @@ pub fn free_port() -> u16 {
 ///
 /// If there is none.
 pub fn try_free_port() -> io::Result<u16> {
+    // Below those that the system gives to connections: such a port may be taken before its server starts, or while it is down.
+    for _ in 0..1_000 {
+        let port = u16::try_from(20_000 + random_number()? % 12_000).map_err(io::Error::other)?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

@@ -5,16 +5,12 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use common::figures::{FIGURES, positive};
 use common::{Site, wait_until};
-
-/// Free a moment ago: these servers cannot be asked to choose a port.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
-}
+use leasehold_harness::free_port;
 
 /// A Redis of our own, gone with the test.
 struct Redis {

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 const PAGE: &str = include_str!("../../../docs/operating/two-servers.md");
 
 fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
+    format!("127.0.0.1:{}", leasehold_harness::free_port())
 }
 
 fn database(cluster: &Cluster) -> String {

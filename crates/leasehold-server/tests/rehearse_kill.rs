@@ -7,7 +7,6 @@
 
 mod common;
 
-use std::net::TcpListener;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -31,8 +30,7 @@ struct Phoenix<'a> {
 }
 
 fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").to_string()
+    format!("127.0.0.1:{}", leasehold_harness::free_port())
 }
 
 impl<'a> Phoenix<'a> {

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -98,5 +98,5 @@ fn spawn(dir: &TempDir, resp: SocketAddr, http: SocketAddr) -> Child {
 
 /// A port where nobody listens at the moment.
 pub fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
+    SocketAddr::from(([127, 0, 0, 1], leasehold_harness::free_port()))
 }
